@@ -100,7 +100,7 @@ def test_one_ranks_log_is_not_taken_for_the_job(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(text)
     verdict = hangscope.diagnose(hangscope.load([tmp_path]))
     shown = render_text(verdict, width=200)
-    assert "of default_pg (1 rank seen)" in shown
+    assert "of default_pg (rank 3 seen in it)" in shown
     assert "at 00:56:34.844 local time" in shown
     assert "on every rank" not in shown and "UTC" not in shown
     assert verdict.first_reported is not None and verdict.first_reported.local_time

@@ -87,7 +87,8 @@ def conclude(case: Case, choice: Choice, left_out: LeftOut | None = None) -> Dia
         ),
         gaps=job.gaps + case.vetted.gaps + left_out.several("gaps", lambda: _gaps(case, chosen)),
         headline=words.headline,
-        waiting_s=left_out.one("how long it hung", lambda: _waiting_s(case, chosen)),
+        waiting_s=(waited_s := left_out.one("how long it hung", lambda: _waiting_s(case, chosen))),
+        waiting_is_least=_waiting_is_least(case, waited_s),
         lateness=left_out.several(
             "who is late", lambda: case.stragglers.ranks[:_LATE_LISTED] if not chosen.hang else ()
         ),
@@ -149,7 +150,9 @@ def _operation(case: Case, chosen: Accusation[Any]) -> OperationInFlight | None:
 
 
 def _also_possible(case: Case, choice: Choice) -> tuple[AlsoPossible, ...]:
-    return tuple(AlsoPossible(other.kind, other.ranks, say(case, other).headline) for other in choice.also)
+    """Each explanation once, however many causes come to it."""
+    others = [AlsoPossible(other.kind, other.ranks, say(case, other).headline) for other in choice.also]
+    return tuple(dict.fromkeys(others))
 
 
 def _on_gpus(case: Case, chosen: Accusation[Any], words: Words) -> list[Finding]:
@@ -266,6 +269,13 @@ def _waiting_s(case: Case, chosen: Accusation[Any]) -> float | None:
     return max(_ages(case), default=None) if chosen.hang else None
 
 
+def _waiting_is_least(case: Case, waited_s: float | None) -> bool:
+    """Whether nothing says when the wait began, and it only was seen for so long."""
+    if waited_s is None or case.job.recovered_s:
+        return False
+    return any(wait.age_s == waited_s and wait.age_is_least for wait in case.waits.all)
+
+
 def _ages(case: Case) -> Iterator[float]:
     """How long each wait had lasted; by the time of the capture where dumps say none, as Gloo's (torch 2.8-2.15)."""
     captured_ns = case.job.captured_at_ns if case.job.under_run else None
@@ -314,7 +324,7 @@ def _victims(case: Case, chosen: Accusation[Any]) -> Iterator[Victim]:
         held_up = [wait for wait in waits if id(wait) in held_by_goals]
         own = next((wait for wait in waits if wait is chosen.wait), (held_up or waits)[0])
         waits_for = case.waits.awaited(rank) or goals_in_order
-        yield Victim(rank, waits_for, case.names.group(own.group), case.names.wait(own), ways.get(rank, ()))
+        yield Victim(rank, waits_for, case.names.group(own.group), case.names.wait_of(own, rank), ways.get(rank, ()))
     if not case.waits.all:
         yield from _victims_in_boxes(case, accused)
 
@@ -329,19 +339,23 @@ def _victims_in_boxes(case: Case, accused: frozenset[int]) -> Iterator[Victim]:
 
 
 def _first_reported(case: Case) -> FirstReported | None:
+    """Of several ranks that report it, the first is known only where the time of each report is."""
     nodes = case.job.nodes
-    lines = sorted(case.job.facts.watchdog, key=lambda r: (r.at_ns is None, r.at_ns or 0, r.rank))
-    for line in lines:
-        if line.kind in ("timeout", "async_error"):
-            local = any(log.local_time for log in case.job.facts.logs if log.file == line.source.file)
-            operation = numbered(line.operation or "", line.seq) or None
-            timeout = line.kind == "timeout"
-            return FirstReported(line.rank, nodes.get(line.rank), line.at_ns, operation, local, timeout)
+    lines = case.job.facts.watchdog
+    reports = [line for line in lines if line.kind in ("timeout", "async_error")]
+    if reports:
+        line = min(reports, key=lambda report: (report.at_ns or 0, report.rank))
+        if any(other.at_ns is None for other in reports) and len({other.rank for other in reports}) > 1:
+            return None
+        local = any(log.local_time for log in case.job.facts.logs if log.file == line.source.file)
+        operation = numbered(line.operation or "", line.seq) or None
+        return FirstReported(line.rank, nodes.get(line.rank), line.at_ns, operation, local, line.kind == "timeout")
     # The others' logs name the rank that signalled it, even where its own log is missing.
-    for line in lines:
-        if line.signalled_by is not None:
-            return FirstReported(line.signalled_by, nodes.get(line.signalled_by), line.at_ns, None)
-    return None
+    signalled = {line.signalled_by: line for line in reversed(lines) if line.signalled_by is not None}
+    if len(signalled) != 1:
+        return None
+    rank, line = next(iter(signalled.items()))
+    return FirstReported(rank, nodes.get(rank), line.at_ns, None)
 
 
 # ---- what there was to read ------------------------------------------------------------------------------------------
@@ -398,10 +412,13 @@ def _silent_ranks(case: Case) -> list[Gap]:
 
 
 def _logged_ranks(facts: Facts) -> set[int]:
-    """Ranks of which a log of theirs, or a line of theirs in any log, was read."""
+    """Ranks of which a log of theirs, or a line of theirs in any log, was read.
+
+    What a launcher says of how a rank ended is no line of that rank's.
+    """
     ranks: set[int | None] = {rank for rank, _ in facts.log_ranks}
     ranks.update(report.rank for report in facts.watchdog)
-    ranks.update(failure.rank for failure in facts.failures)
+    ranks.update(failure.rank for failure in facts.failures if failure.kind not in ("signal", "exit"))
     ranks.update(error.rank for error in facts.errors)
     return {rank for rank in ranks if rank is not None}
 

@@ -11,7 +11,7 @@ from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.model import Failure, KernelMessage, Operation, PythonError, Source, TransportEvent, WatchdogReport
-from hangscope.text import short, verb
+from hangscope.text import plural, short, verb
 
 
 def cited(text: str, source: Source | None) -> Finding:
@@ -29,11 +29,13 @@ def outlier_finding(case: Case, outlier: Outlier) -> Finding:
     call = case.job.ops[outlier.row]
     usual = case.job.ops[outlier.usual_row]
     due = case.job.ops[outlier.own_row].group
-    who = "other ranks" if usual.rank != call.rank else "earlier rounds of its own"
+    who = f"{outlier.votes} earlier rounds of its own"
+    if usual.rank != call.rank:
+        who = plural(outlier.other_ranks, "other rank")
     went_on = f"{call.title} of {case.names.group(call.group.index)}{at(call.frames)}"
     expected = f"{usual.name} of {case.names.group(due.index)}{at(usual.frames)}"
     text = f"after the same calls before it, rank {outlier.rank} continued with {went_on}; usual there, in "
-    return entry(case, f"{text}{outlier.votes} {who}, is {expected}", call, usual)
+    return entry(case, f"{text}{who}, is {expected}", call, usual)
 
 
 def who_waits(case: Case, wait: Wait, accused: Collection[int] = ()) -> Finding:

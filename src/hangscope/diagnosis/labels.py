@@ -36,6 +36,13 @@ class Names:
     def wait(self, wait: Wait) -> str:
         return self.unit(wait.inside[0]) if wait.point_to_point else numbered(wait.name, wait.seq)
 
+    def wait_of(self, wait: Wait, rank: int) -> str:
+        """What one of the ranks inside called there, which may differ from the others' call."""
+        unit = next((unit for unit in wait.inside if unit.rank == rank), None)
+        if unit is None or unit.name == "collective":
+            return self.wait(wait)
+        return self.unit(unit)
+
     def wait_in_group(self, wait: Wait) -> str:
         return f"{self.wait(wait)} of {self.group(wait.group)}"
 

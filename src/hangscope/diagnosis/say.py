@@ -9,7 +9,7 @@ from hangscope.diagnosis.at_work import ANNOUNCE, is_at_work, with_work
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.causes import CAUSE_OF
-from hangscope.diagnosis.causes.shared.advice import SWITCH_ON, recorder_was_off, recording_would_tell
+from hangscope.diagnosis.causes.shared.advice import SWITCH_ON, recorder_was_off, recording_would_tell, switch_on
 from hangscope.diagnosis.causes.shared.storage_words import storage_findings, storage_step
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.printed_errors import with_printed
@@ -62,4 +62,5 @@ def next_steps(case: Case, accusation: Accusation[Any], words: Words) -> tuple[s
     saved = [verdict.incident for verdict in printed if verdict.incident]
     steps += [f"diagnose what was saved at the time: {incident}" for incident in saved[:1]]
     useful = not (case.job.under_run or saved) and recording_would_tell(case, hang=accusation.hang)
-    return tuple(step for step in dict.fromkeys(steps) if step is not SWITCH_ON or useful)
+    wanted = (step for step in dict.fromkeys(steps) if step is not SWITCH_ON or useful)
+    return tuple(dict.fromkeys(switch_on(case) if step is SWITCH_ON else step for step in wanted))

@@ -303,6 +303,8 @@ class Diagnosis:
     headline: str = ""
     # How long the longest-waiting victim had waited when the evidence was taken.
     waiting_s: float | None = None
+    # Whether that is only for how long it was seen to wait: when it began, nothing says.
+    waiting_is_least: bool = False
     lateness: tuple[Lateness, ...] = ()
     nodes: Mapping[int, str] = field(default_factory=dict)
     completeness: Completeness | None = None

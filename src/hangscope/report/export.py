@@ -76,6 +76,7 @@ def _where_there_is_more(d: Diagnosis) -> dict[str, Any]:
         "engine": _engine(d),
         "actors": [_actor(actor) for actor in d.actors],
         "history": None if d.history is None else _history(d.history),
+        "waiting_is_least": bool(d.waiting_is_least),
     }
 
 

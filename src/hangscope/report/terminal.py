@@ -23,10 +23,12 @@ from hangscope.report.rank_strip import strip
 from hangscope.report.safe_text import safe
 from hangscope.report.text_layout import Line, Piece, cells, pad, paragraph, plain, table, wrap
 from hangscope.report.verdict_text import (
+    BELOW_THE_CALLS,
     brief,
     clock,
     culprit_lines,
     direct,
+    how_long,
     iso,
     kind_text,
     members,
@@ -38,7 +40,7 @@ from hangscope.report.verdict_text import (
     title,
 )
 from hangscope.report.whole_stacks import whole_stacks
-from hangscope.text import duration, plural, ranges, rank_list, short, size
+from hangscope.text import plural, ranges, rank_list, short, size
 from hangscope.verdict_words import BAD, GOOD, TONES, WARN, Outcome, first_word
 
 _HEAD = 7
@@ -187,13 +189,10 @@ def _waiting(d: Diagnosis) -> list[str]:
         return []
     waiting = len(direct(d))
     behind = len(d.victims) - waiting
-    if d.waiting_s is not None:
-        text = f"{plural(waiting, 'rank')} {'has' if waiting == 1 else 'have'} waited {duration(d.waiting_s)}"
-    else:
-        text = f"{plural(waiting, 'rank')} {'waits' if waiting == 1 else 'wait'}"
+    text = f"{plural(waiting, 'rank')} {'waits' if waiting == 1 else 'wait'}"
     if behind:
-        text += f"; {behind} more {'waits' if behind == 1 else 'wait'} behind them"
-    return [text]
+        text += f", {behind} more {'waits' if behind == 1 else 'wait'} behind them"
+    return [text + how_long(d) if d.waiting_s is not None else text]
 
 
 def _population(d: Diagnosis) -> str:
@@ -438,7 +437,7 @@ def _evidence(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     if d.completeness is None or not d.completeness.ranks:
         return []
     # NCCL's logs could say more only of a job that runs NCCL, and of what lies below the calls.
-    nccl = "nccl" in d.versions and d.kind in (CauseKind.NETWORK, CauseKind.GPU, CauseKind.UNKNOWN)
+    nccl = "nccl" in d.versions and d.kind in BELOW_THE_CALLS
     return _labelled("Evidence", " · ".join(_complete(d.completeness, nccl or verbose)), width)
 
 

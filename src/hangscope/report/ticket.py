@@ -87,7 +87,7 @@ def _facts(d: Diagnosis, job: Job | None) -> list[tuple[str, str]]:
     rows.append(("Operation in flight", _operation(d)))
     rows.append(("Last good operation", _last(d)))
     if d.waiting_s is not None:
-        rows.append(("Waiting", f"{plural(len(d.victims), 'rank')}, the longest for {duration(d.waiting_s)}"))
+        rows.append(("Waiting", f"{plural(len(d.victims), 'rank')}, {_longest(d)}"))
     nodes = sorted({node for node in d.nodes.values() if node})
     world = d.completeness.ranks if d.completeness else len(d.nodes)
     rows.append(
@@ -96,6 +96,11 @@ def _facts(d: Diagnosis, job: Job | None) -> list[tuple[str, str]]:
     rows += [(_SPELLED[name], text(d.versions.get(name) or _UNKNOWN)) for name in _VERSIONS[:4]]
     rows += [(_SPELLED[name], text(d.versions[name])) for name in _VERSIONS[4:] if d.versions.get(name)]
     return rows
+
+
+def _longest(d: Diagnosis) -> str:
+    least = "at least " if d.waiting_is_least else ""
+    return f"the longest for {least}{duration(d.waiting_s or 0.0)}"
 
 
 def _what_was_reported(d: Diagnosis) -> str:

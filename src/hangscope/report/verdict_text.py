@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 from hangscope.diagnosis.verdict import CauseKind, Diagnosis, Place, SeenIn, Victim
 from hangscope.model import Frame, Source
-from hangscope.text import installed_package
+from hangscope.text import duration, installed_package, plural, rank_list
 
 
 def moment(at_ns: int | None) -> datetime | None:
@@ -36,9 +36,23 @@ def clock(at_ns: int | None, *, local: bool = False) -> str | None:
 
 
 def members(d: Diagnosis) -> str:
-    """How many ranks the operation in flight has. Logs alone show who wrote, and not who else belongs to the group."""
-    count = len(d.operation.members) if d.operation is not None else 0
-    return f"{count} rank{'s' * (count != 1)}{' seen' * only_logs(d)}"
+    """How many ranks the operation in flight has. Who belongs to it is not recorded of a call that no recorder has, and
+    logs alone show who wrote."""
+    if d.operation is None:
+        return "0 ranks"
+    count = len(d.operation.members)
+    by_peers = "->" in d.operation.name or "<-" in d.operation.name
+    if (d.operation.seq is None and not by_peers) or only_logs(d):
+        return f"{rank_list(d.operation.members, limit=6)} seen in it"
+    return plural(count, "rank")
+
+
+def how_long(d: Diagnosis) -> str:
+    """``for 5.6s``; the longest wait where there are several; ``at least`` where nothing says when it began."""
+    if d.waiting_s is None:
+        return "for an unknown time"
+    longest = ", the longest " if len(d.victims) > 1 else " "
+    return f"{longest}for {'at least ' if d.waiting_is_least else ''}{duration(d.waiting_s)}"
 
 
 def only_logs(d: Diagnosis) -> bool:
@@ -70,6 +84,9 @@ def direct(diagnosis: Diagnosis) -> list[Victim]:
     held = {key for key, ranks in lists.items() if not culprits or not culprits.isdisjoint(ranks)}
     return [v for v in diagnosis.victims if id(v.waits_for) in held]
 
+
+BELOW_THE_CALLS = (CauseKind.NETWORK, CauseKind.GPU, CauseKind.UNKNOWN)
+"""Kinds of which a library's own log could say more."""
 
 _HASH = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{32}\b")
 

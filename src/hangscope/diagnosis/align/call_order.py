@@ -54,6 +54,8 @@ class Outlier:
     own_row: int
     votes: int
     sort: Sort = Sort.ORDER
+    other_ranks: int = 0
+    """Of those ranks, how many are others."""
 
     @property
     def few_votes(self) -> bool:
@@ -128,7 +130,8 @@ def _unusual(ops: Operations, row: int, voters: Ints, calls: Ints) -> Iterator[O
         fitting = voters[calls[voters] == usual]
         foreign = fitting[ops.column("rank")[fitting] != rank]
         usual_row = int((foreign if len(foreign) else fitting)[0])
-        yield Outlier(rank, row, usual_row, int(own[-1]) + start, count)
+        others = len(set(ops.column("rank")[foreign].tolist()))
+        yield Outlier(rank, row, usual_row, int(own[-1]) + start, count, other_ranks=others)
 
 
 def _calls(alignment: Alignment, *, lines: bool = True) -> Ints:

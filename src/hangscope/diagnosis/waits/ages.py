@@ -65,7 +65,9 @@ def _give_ages(alignment: Alignment, waits: Waits) -> None:
             reported[key] = max(report.elapsed_ms / 1e3, reported.get(key, 0.0))
     for wait in waits.all:
         ages = [age for unit in wait.inside for age in _ages_s(alignment, unit, reported)]
-        wait.age_s = max(ages, default=None)
+        seen = [age for unit in wait.inside if (age := _seen_s(alignment, unit)) is not None]
+        wait.age_s = max(ages or seen, default=None)
+        wait.age_is_least = bool(seen) and not ages
 
 
 # ---- what says by itself whether the job hangs -----------------------------------------------------------------------
@@ -121,8 +123,12 @@ def _ages_s(alignment: Alignment, unit: Unit, reported: dict[tuple[int, int | No
         yield (dumped - int(created)) / 1e9
     elif created > 0 and (seen_ns := _captured_ns(alignment.job)) > int(created):
         yield (seen_ns - int(created)) / 1e9
-    elif (process := alignment.job.processes.get(unit.rank)) is not None and process.waits_in and process.stood_s:
-        yield process.stood_s
+
+
+def _seen_s(alignment: Alignment, unit: Unit) -> float | None:
+    """For how long it was seen there, by looks: it came there before the first of them."""
+    process = alignment.job.processes.get(unit.rank)
+    return process.stood_s or None if process is not None and process.waits_in else None
 
 
 def _captured_ns(job: Job) -> int:

@@ -45,7 +45,8 @@ class Wait:
     """One operation that somebody is inside of: the ranks in it, and the ranks it waits for.
 
     `common_start`, of a point-to-point wait: whether its calls and the peer's could be counted from the same point.
-    `age_s`: how long it had been waiting when the evidence was taken; None where nothing says so.
+    `age_s`: how long it had been waiting when the evidence was taken; None where nothing says so. `age_is_least`: at
+    least so long, as by two looks that found it there.
     """
 
     group: int
@@ -58,6 +59,7 @@ class Wait:
     counterparts: list[tuple[int, Counterpart]] = field(default_factory=list)
     common_start: bool = True
     age_s: float | None = None
+    age_is_least: bool = False
 
     waiters: tuple[int, ...] = field(init=False)
 
@@ -94,8 +96,7 @@ class Waits:
         """Groups whose ranks are in too many operations to compare each with all members: how many."""
         self._furthest_behind = {group: _furthest_behind(collectives, group) for group in self.crowded}
         for (group, seq), inside in collectives.items():
-            name = next((u.name for u in inside if u.name != "collective"), "collective")
-            wait = Wait(group, seq, name, point_to_point=False, inside=inside)
+            wait = Wait(group, seq, _usual_name(inside), point_to_point=False, inside=inside)
             self._fill(wait)
             self._add(wait)
 
@@ -268,6 +269,12 @@ class Waits:
                 paths[rank] = (rank,) if following is None else (rank, *paths[following])
             self._paths[known] = {rank: path for rank, path in paths.items() if rank not in known}
         return self._paths[known]
+
+
+def _usual_name(inside: Sequence[Unit]) -> str:
+    """What most ranks call that are inside: one of them may have called something else there."""
+    names = Counter(unit.name for unit in inside if unit.name != "collective")
+    return names.most_common(1)[0][0] if names else "collective"
 
 
 def _furthest_behind(collectives: Mapping[tuple[int, int | None], Sequence[Unit]], group: int) -> list[int]:

@@ -119,8 +119,8 @@ class StackText:
         if frame is not None:
             thread.add(Frame(frame["name"], frame["file"], integer(frame["line"] or "0")))
             return True
-        # py-spy's locals, lines of source, faulthandler's cut, what a bundle left out
-        return text.startswith("    ") or text.strip() in ("...", "…")
+        # py-spy's locals, lines of source, faulthandler's cut, what a bundle left out, a thread that runs no Python
+        return text.startswith("    ") or text.strip() in ("...", "…", "<no Python frame>")
 
     def _process(self, number: int, pid: int, title: str, key: _Writer) -> None:
         capture = self._capture.get(key)

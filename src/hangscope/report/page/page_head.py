@@ -10,9 +10,11 @@ from hangscope.diagnosis.verdict import Culprit, Diagnosis, Finding, LinkEnd
 from hangscope.model import Gap, GpuKernel, Job
 from hangscope.report.page.page_text import LONG, SHORT, code_line, shown
 from hangscope.report.verdict_text import (
+    BELOW_THE_CALLS,
     clock,
     culprit_lines,
     direct,
+    how_long,
     iso,
     kind_text,
     members,
@@ -20,7 +22,7 @@ from hangscope.report.verdict_text import (
     source_text,
     title,
 )
-from hangscope.text import duration, plural, ranges, rank_list, size
+from hangscope.text import plural, ranges, rank_list, size
 from hangscope.verdict_words import TONES
 
 _CULPRITS = 4
@@ -146,11 +148,9 @@ def _end(end: LinkEnd) -> str:
 
 def _waiting(d: Diagnosis) -> str:
     first = len(direct(d))
-    text = plural(first, "rank")
-    if d.waiting_s is not None:
-        text += f" for {duration(d.waiting_s)}"
     behind = len(d.victims) - first
-    return f"{text}, {behind} more behind them" if behind else text
+    text = plural(first, "rank") + (f", {behind} more behind them" if behind else "")
+    return text + how_long(d) if d.waiting_s is not None else text
 
 
 # ---- how sure --------------------------------------------------------------------------------------------------------
@@ -167,7 +167,8 @@ def _would_raise(d: Diagnosis) -> list[str]:
         wanted.append(f"flight recorder dumps{missing} ({c.dumps} of {c.ranks} ranks have one)")
     if c.stacks < c.ranks:
         wanted.append(f"Python stacks ({c.stacks} of {c.ranks} ranks have one)")
-    if c.nccl_logs < c.ranks:
+    # NCCL's log could say more only of a job that runs NCCL, and of what lies below the calls.
+    if "nccl" in d.versions and d.kind in BELOW_THE_CALLS and c.nccl_logs < c.ranks:
         missing = f" of {rank_list(c.missing_nccl_logs, 4)}" if c.missing_nccl_logs and c.nccl_logs else ""
         wanted.append(f"NCCL's log{missing} ({c.nccl_logs} of {c.ranks} ranks have one)")
     if c.logs < c.ranks:

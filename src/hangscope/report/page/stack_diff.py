@@ -74,7 +74,9 @@ def _comparison(shared: int, *, same: bool) -> str:
     if same:
         return "Both are at the same place in the code."
     if shared:
-        return "Frames in grey are the same on both; the marked one is where they diverge."
+        if shared == 1:
+            return "The outermost frame is the same on both; below it they diverge."
+        return f"The {shared} outermost frames are the same on both; below them they diverge."
     return "No frame in common."
 
 

@@ -7,7 +7,7 @@ from hangscope.diagnosis.accusation import HIGH, LOW, Accusation, Accused, Doubt
 from hangscope.diagnosis.align.agreement import members_not_recorded
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
-from hangscope.diagnosis.causes.shared.advice import UNDER_RUN, out_of_memory_step
+from hangscope.diagnosis.causes.shared.advice import UNDER_RUN, ended_step, out_of_memory_step, raised_step
 from hangscope.diagnosis.causes.shared.blocker_words import SEVERAL_DID, what_it_did, what_they_did
 from hangscope.diagnosis.causes.shared.blockers import (
     Blocker,
@@ -283,12 +283,11 @@ def _dead_step(case: Case, blocker: Blocker, who: str) -> str:
         look = f"find out how {who} ended: its log, its exit status, dmesg"
         return look if case.job.under_run else f"{look}; {UNDER_RUN} next time"
     if life.error is not None and life.error.frames:
-        return f"code: {life.error.type} at {line(life.error.frames[-1])} on {who}"
-    if life.clean or blocker.left_cleanly:
-        return f"code: find out why {who} finished before the others: fewer batches, an early return, sys.exit()"
+        return raised_step(who, life.error)
     if life.how is How.OUT_OF_MEMORY:
         return out_of_memory_step(who)
-    return f"node: find out what terminated {who}: dmesg | grep -i -E 'oom|xid|segfault', the scheduler's log"
+    status = life.process.exit_status if life.process is not None else None
+    return ended_step(who, 0 if life.clean or blocker.left_cleanly else status)
 
 
 # ---- the findings that carry it --------------------------------------------------------------------------------------

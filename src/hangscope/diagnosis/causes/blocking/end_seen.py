@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Doubt, Grounds, Layer
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
-from hangscope.diagnosis.causes.shared.advice import out_of_memory_step
+from hangscope.diagnosis.causes.shared.advice import ended_step, out_of_memory_step, raised_step
 from hangscope.diagnosis.causes.shared.blocker_words import what_it_did, what_they_did
 from hangscope.diagnosis.causes.shared.blockers import Blocker, silent_agents
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
 from hangscope.diagnosis.evidence.answer import Says
-from hangscope.diagnosis.evidence.code_lines import line
 from hangscope.diagnosis.evidence.liveness import How, Is, Life
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
@@ -109,12 +108,14 @@ def words(case: Case, accusation: Accusation[Ended]) -> Words:
 
 def _steps(accusation: Accusation[Ended], lives: Sequence[tuple[int, Life]]) -> list[str]:
     errors = [(rank, life.error) for rank, life in lives if life.error is not None]
-    raised = [f"code: {e.type} at {line(e.frames[-1])} on rank {rank}" for rank, e in errors if e.frames]
+    raised = [raised_step(f"rank {rank}", error) for rank, error in errors if error.frames]
     starved = [rank for rank, life in lives if life.how is How.OUT_OF_MEMORY]
     if raised or starved:
         return raised or [out_of_memory_step(ranks_text(starved))]
-    look = "find out what terminated" if accusation.kind is CauseKind.DEAD else "look at the processes of"
-    return [f"node: {look} {ranks_text(accusation.ranks)}: dmesg, /proc, the scheduler's log"]
+    if accusation.kind is not CauseKind.DEAD:
+        return [f"node: look at the processes of {ranks_text(accusation.ranks)}: dmesg, /proc, the scheduler's log"]
+    statuses = {life.process.exit_status if life.process is not None else None for _, life in lives}
+    return [ended_step(ranks_text(accusation.ranks), statuses.pop() if len(statuses) == 1 else None)]
 
 
 CAUSE = Cause(propose, words, (END_SEEN,))

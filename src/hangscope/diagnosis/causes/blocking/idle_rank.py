@@ -13,7 +13,7 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.advice import BY_CALL
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
-from hangscope.diagnosis.evidence.code_lines import at, shown
+from hangscope.diagnosis.evidence.code_lines import at, line, shown
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits.progress import RankProgress
@@ -126,7 +126,9 @@ def words(case: Case, accusation: Accusation[None]) -> Words:
     else:
         what = f"{verb(ranks, 'is', 'are')}n't in a collective; all others are"
         each = _FINISHED if last is not None else "isn't in a collective; all others are"
+        where = case.stacks.where(ranks[0])
         after = at(last.frames, "after") if last is not None else ""
+        after = f" at {line(where.frame)} ({where.frame.name})" if where is not None else after
         step = f"code: find out what {names} {verb(ranks, 'does', 'do')}{after} (data loading, checkpoint, a branch)"
     others = len(case.job.ranks) - len(ranks)
     wait_too = f"{plural(others, 'rank')} {'waits' if others == 1 else 'wait'}"

@@ -210,9 +210,13 @@ def _step(case: Case, d: Divergence) -> str:
         return f"code: find the extra call made by {names}{own}"
     if d.shape is Shape.OTHER_SPLITS:
         return f"code: print the input and output split sizes on every rank before the call{theirs}"
-    if d.shape is Shape.OTHER_OPERATION and not d.tied:
-        here = f"{verb(d.odd, 'calls', 'call')} {odd.name}{_reached(odd)}"
-        return f"code: find out why {names} {here}, and the rest {reference.name}{theirs}"
+    if d.shape is Shape.OTHER_OPERATION:
+        who = f"rank {odd.rank}" if d.tied else names
+        rest = f"rank {reference.rank}" if d.tied else "the rest"
+        here = f"{verb([odd.rank] if d.tied else d.odd, 'calls', 'call')} {odd.name}{_reached(odd)}"
+        return f"code: find out why {who} {here}, and {rest} {reference.name}{theirs}"
+    if d.tied:
+        mine = f"; rank {odd.rank} was{own}" if own and own != theirs else ""
     return f"code: compare what the ranks pass to the call{theirs}{mine}"
 
 

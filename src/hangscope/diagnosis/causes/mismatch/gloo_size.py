@@ -7,6 +7,7 @@ from hangscope.diagnosis.accusation import MEDIUM, Accusation, Accused, Doubt, G
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
+from hangscope.diagnosis.evidence.code_lines import line, user_frame
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits.wait_graph import Wait
@@ -74,15 +75,22 @@ def words(case: Case, accusation: Accusation[EndedOverASize]) -> Words:
     errors = accusation.facts.errors
     where = f" in {case.names.wait(accusation.wait)}" if accusation.wait is not None else ""
     what = verb(ranks, "expected a different size than a peer sent", "passed different sizes")
-    compare = f"code: compare the sizes and types that {ranks_text(ranks)} and the others pass"
+    compare = f"code: compare what {ranks_text(ranks)} and the others call there: the operation, its size and type"
     return who_did_what(
         case,
         accusation,
         f"{what}{where}",
         f": {errors[0].message}. Gloo aborts the process on that, and its peers lose their connection.",
         why=[Finding(f"rank {error.rank}: {error.message}", (error.source,)) for error in errors],
-        steps=[f"{compare}{where or ' to the call'}"],
+        steps=[f"{compare}, at {place}" if (place := _line_of(case, accusation)) else compare],
     )
+
+
+def _line_of(case: Case, accusation: Accusation[EndedOverASize]) -> str:
+    """Where the first of those that were ended called it, by its traceback or its crash stack."""
+    frames = [error.frames[::-1] for error in accusation.facts.errors]
+    frames += [where.stack.frames for rank in accusation.ranks if (where := case.stacks.where(rank)) is not None]
+    return next((line(frame) for each in frames if (frame := user_frame(each)) is not None), "")
 
 
 CAUSE = Cause(propose, words, (ENDED_OVER_A_SIZE,))

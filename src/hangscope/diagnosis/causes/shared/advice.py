@@ -1,13 +1,17 @@
 """What to do next, as far as it does not depend on the cause: sentences that the words of verdicts pick from."""
 
+import signal
+
 from hangscope.diagnosis.case import Case
-from hangscope.model import FailureKind
+from hangscope.diagnosis.evidence.code_lines import line, user_frame
+from hangscope.model import GLOO_SIZE, FailureKind, PythonError
 
 SWITCH_ON = (
     "switch the flight recorder on: put `hangscope run --` in front of the launch command, or set "
     "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 and TORCH_FR_BUFFER_SIZE=2000 (entries, not bytes) and "
     "TORCH_NCCL_DUMP_ON_TIMEOUT=1; `hangscope env` prints the full set"
 )
+UNDER_RUN_GLOO = "put `hangscope run --` in front of the launch command, so that stacks and calls are saved in time"
 COLLECT = "collect the dumps and logs of all ranks: `hangscope collect` gathers them from all nodes"
 FIND_AGENT = FailureKind.AGENT_SILENT.step
 UNDER_RUN = "run under `hangscope run`"
@@ -37,6 +41,52 @@ def recording_would_tell(case: Case, *, hang: bool) -> bool:
     """Whether a recording of collectives would say more: about ranks that wait for each other, and not about a process
     that ended by itself, a GPU that failed, or a job that runs."""
     return hang or any(report.kind == "timeout" for report in case.job.facts.watchdog)
+
+
+def switch_on(case: Case) -> str:
+    """How to have more recorded next time: NCCL's variables say nothing to a job on Gloo."""
+    return UNDER_RUN_GLOO if runs_on_gloo(case) else SWITCH_ON
+
+
+def runs_on_gloo(case: Case) -> bool:
+    """Whether its recordings or its errors are Gloo's, and nothing of NCCL's was seen."""
+    facts = case.job.facts
+    if facts.communicators or facts.blackboxes or facts.transport or "nccl" in facts.versions:
+        return False
+    backends = {dump.backend for dumps in case.job.dumps.values() for dump in dumps if dump.backend}
+    errors = any(error.type == GLOO_SIZE or "gloo" in error.message[:2000].lower() for error in facts.errors)
+    reports = any("gloo" in (report.error or "")[:2000].lower() for report in facts.watchdog)
+    return backends == {"gloo"} or (not backends and (errors or reports))
+
+
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+_CRASHED = tuple(
+    sign * number + base
+    for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+    for sign, base in ((-1, 0), (1, 128))
+)
+_ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT)
+
+
+def ended_step(who: str, status: int | None) -> str:
+    """Where to look for why a rank ended, by how it did: the kernel knows of some ends alone."""
+    if status == 0:
+        return f"code: find out why {who} finished before the others: fewer batches, an early return, sys.exit()"
+    if status in _KILLED:
+        return f"node: find out what killed {who}: dmesg | grep -i oom, its memory limit, the scheduler's log"
+    if status in _CRASHED:
+        return f"code: find out where {who} crashed: the last lines of its log, dmesg | grep -i segfault, a core"
+    if status in _ABORTED:
+        return f"code: read what {who} printed last: it aborted by itself (an assertion, an uncaught C++ exception)"
+    if status is not None and 0 < status < 128:
+        return f"code: read what {who} printed last: it ended by itself with status {status}"
+    return f"node: find out what terminated {who}: dmesg | grep -i -E 'oom|xid|segfault', the scheduler's log"
+
+
+def raised_step(who: str, error: PythonError) -> str:
+    """The line that raised, as far as the user can change it."""
+    frame = user_frame(error.frames[::-1]) or error.frames[-1]
+    return f"code: {error.type} at {line(frame)} on {who}"
 
 
 def out_of_memory_step(who: str) -> str:

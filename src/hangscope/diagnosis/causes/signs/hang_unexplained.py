@@ -1,15 +1,17 @@
 """unknown: something hangs, and the evidence does not say why."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hangscope.diagnosis.accusation import LOW, Accusation, Grounds, Layer
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.advice import BY_CALL, COLLECT, SWITCH_ON, recorder_was_off
 from hangscope.diagnosis.causes.shared.blockers import gone_agents
+from hangscope.diagnosis.evidence.code_lines import shown
 from hangscope.diagnosis.findings import who_waits
 from hangscope.diagnosis.phrases import ranks_text
-from hangscope.diagnosis.verdict import CauseKind, Finding
+from hangscope.diagnosis.verdict import CauseKind, Finding, OperationInFlight
 from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.model import UNKNOWN, WatchdogReport
 from hangscope.text import duration, numbered, sentence, verb
@@ -17,12 +19,23 @@ from hangscope.text import duration, numbered, sentence, verb
 HANG_UNEXPLAINED = Grounds("hang_unexplained", Layer.NO_CAUSE, LOW, "a hang that the evidence does not explain")
 
 _SHOWN = 3
+_PLACES = 4
+_FRAMES_SHOWN = 4
 
 
 def propose(case: Case) -> Iterator[Accusation[None]]:
     """The operation that has hung longest, and nobody accused."""
     wait = max(case.waits.all, key=lambda w: (w.age_s or 0.0, len(w.inside)), default=None)
-    yield Accusation(HANG_UNEXPLAINED, CauseKind.UNKNOWN, None, wait=wait, explains=case.waits.all)
+    operation = _together(case, wait) if wait is not None else None
+    yield Accusation(HANG_UNEXPLAINED, CauseKind.UNKNOWN, None, wait=wait, operation=operation, explains=case.waits.all)
+
+
+def _together(case: Case, wait: Wait) -> OperationInFlight | None:
+    """Calls that no recorder has are one wait a rank: the same call of all of them is one operation here."""
+    ranks = _waiters(case, wait)
+    if wait.seq is not None or len(ranks) < 2:
+        return None
+    return replace(case.operation_of(wait), members=tuple(ranks), state_by_rank=dict.fromkeys(ranks, "scheduled"))
 
 
 def words(case: Case, accusation: Accusation[None]) -> Words:
@@ -87,9 +100,35 @@ def _timeouts(case: Case) -> list[WatchdogReport]:
 
 def _findings(case: Case, wait: Wait | None) -> list[Finding]:
     findings = [_timeout(report) for report in _timeouts(case)] or list(_signals(case))
-    if findings:
-        return findings[:_SHOWN]
-    return [who_waits(case, wait) if wait is not None else Finding(case.hang.why)]
+    findings = findings[:_SHOWN]
+    if not findings and (wait is None or not case.stacks.of_all(case.job.ranks)):
+        findings = [who_waits(case, wait) if wait is not None else Finding(case.hang.why)]
+    return [*findings, *_places(case), *_moved(case)]
+
+
+def _places(case: Case) -> list[Finding]:
+    """Where the ranks are, those that are in one operation at one line together; where few are, first."""
+    together: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    stacks = case.stacks.of_all(case.job.ranks)
+    for rank, stack in stacks.items():
+        waits = case.waits.of.get(rank, ())
+        inside = f"inside {case.names.wait_of(waits[0], rank)} of {case.names.group(waits[0].group)}" if waits else ""
+        together.setdefault((inside, shown(stack.frames, _FRAMES_SHOWN)), []).append(rank)
+    found = []
+    for (inside, lines), ranks in sorted(together.items(), key=lambda item: (len(item[1]), item[1]))[:_PLACES]:
+        text = (
+            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {inside or 'in no call that waits for other ranks'}, here"
+        )
+        found.append(Finding(text, (stacks[ranks[0]].source,), lines))
+    if len(together) > _PLACES:
+        found.append(Finding(f"the others are at {len(together) - _PLACES} more places: `hangscope stacks` shows all"))
+    return found
+
+
+def _moved(case: Case) -> list[Finding]:
+    moved = sorted(rank for rank, process in case.job.processes.items() if process.moved)
+    text = f"{ranks_text(moved)} {verb(moved, 'was', 'were')} at another place in the next look"
+    return [Finding(text)] if moved else []
 
 
 def _timeout(report: WatchdogReport) -> Finding:
