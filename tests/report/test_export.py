@@ -142,6 +142,9 @@ def test_the_culprits_place_is_data() -> None:
         "seen_in": "child",
         "pid": 900,
         "moves": False,
+        "filename": "/job/train.py",
+        "name": "save",
+        "through": None,
     }
     assert list(value["culprits"][0]["where"]) == schema()["$defs"]["place"]["required"]
     assert schema()["$defs"]["place"]["properties"]["seen_in"]["enum"] == list(SeenIn)
