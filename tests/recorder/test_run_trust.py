@@ -20,10 +20,10 @@ import pytest
 from rich.console import Console
 
 from hangscope.cli.main import main
-from hangscope.cli.verbs.run import say
 from hangscope.cli.watch_screen import screen
 from hangscope.cli.watch_terminal import WatchChoice
 from hangscope.cli.watch_text import as_text
+from hangscope.cli.watching_options import say
 from hangscope.errors import SettingsError
 from hangscope.incident import manifest
 from hangscope.recorder.agent import diagnose_process, incident_manifest, never_seen, on_hang

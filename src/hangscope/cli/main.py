@@ -36,6 +36,7 @@ GROUPS = {
     "When it hangs": {
         "run": "Run a training command with the flight recorder on; capture and diagnose when it hangs.",
         "snapshot": "Capture a running job now.",
+        "attach": "Watch a running job from now on, as under `run`.",
         "diagnose": "Name the rank, node, operation, code line and link that hung a job.",
     },
     "Look": {
@@ -133,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line. Returns the exit status; never raises for a user's mistake."""
     verb = next(iter(sys.argv[1:] if argv is None else argv), "")
     # What `run` asks of a file system it asks with patience, and its own end is its command's.
-    with _prepared(), nullcontext() if verb == "run" else watch_for_hung_calls():
+    with _prepared(), nullcontext() if verb in ("run", "attach") else watch_for_hung_calls():
         return _main(argv)
 
 

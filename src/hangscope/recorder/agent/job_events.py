@@ -13,6 +13,8 @@ import threading
 import time
 from collections.abc import Iterable
 
+from hangscope.recorder.rundir.peer_files import DETACHED, NOT_KNOWN
+
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -28,6 +30,9 @@ class JobEvents:
         self.saved = threading.Event()
         """That was done, or there was nothing to save."""
         self.exit_status: int | None = None
+        """The command's own; None while it runs, and where it is not known: somebody else is its parent."""
+        self.detached = False
+        """The watch is over, and the job goes on."""
         self.ended = threading.Event()
         """The command has ended, and all of its output is there."""
         self._wake_read, self._wake_write = os.pipe()
@@ -50,7 +55,16 @@ class JobEvents:
         self._wake()
         self.saved.wait(seconds)
 
-    def end(self, status: int) -> None:
+    @property
+    def end_as_said(self) -> int | str | None:
+        """For the status file: the exit status, or in words how else the watch ended; None while it lasts."""
+        if not self.ended.is_set():
+            return None
+        if self.exit_status is None:
+            return DETACHED if self.detached else NOT_KNOWN
+        return self.exit_status
+
+    def end(self, status: int | None) -> None:
         self.exit_status = status
         self.ended.set()
         self._wake()

@@ -65,7 +65,8 @@ class AgentOptions:
 
 class Agent:
     """`command` is the pid of what was started, `events` what happens to it. `move_logs` sends the copy of its output
-    elsewhere, `spare` makes a directory for what the run's own takes no more."""
+    elsewhere, `spare` makes a directory for what the run's own takes no more. `environ` says whether the command is a
+    rank itself. `attached`: the job was running before, and nothing about it was prepared."""
 
     def __init__(
         self,
@@ -81,16 +82,19 @@ class Agent:
         spare: Callable[[], Path] | None = None,
         metrics: Metrics | None = None,
         concluded: Callable[[Path], None] = lambda _: None,
+        environ: Mapping[str, str] = os.environ,
+        attached: bool = False,
     ) -> None:
         self._folders = folders
         self._node = node
         node.command = command
         self._command = command
         self._events = events
+        self._attached = attached
         self._say = say
         self._move_logs = move_logs
         self._max_incidents = options.max_incidents
-        polling = Polling(sockets, options.stall_after, node.boxes, options.look_every)
+        polling = Polling(sockets, options.stall_after, node.boxes, options.look_every, tasks_are_ranks=attached)
         log = CaptureLog()
         recovery = Recovery(polling)
         recovered = RecoveredStalls()
@@ -113,7 +117,7 @@ class Agent:
         self._watcher = Watcher(polling, events, self._stalls, DumpWatch(folders.own, node.started_at), self._pace)
         self._ender = self._rank_ender(options)
         self._desync = DesyncWatch(polling, folders, node, events.ended) if options.diagnose else None
-        self._startup = _startup_report(os.environ)
+        self._startup = _startup_report(environ, attached=attached)
         self._lingering = LingeringRanks()
         self._samples: TwoSamples | None = None
         self._refused = False
@@ -155,17 +159,18 @@ class Agent:
         threading.Thread(target=self._take_inventory, name="inventory", daemon=True).start()
         self._thread.start()
 
-    def finish(self, status: int) -> None:
-        """The command has ended with `status`, and its output is all there: save what is left to save."""
+    def finish(self, status: int | None) -> None:
+        """The command has ended with `status`, and its output is all there: save what is left to save. None where the
+        status is not known, or the watch ends before the job."""
         self._events.end(status)
         self._thread.join(timeout=10)
         try:
             self._polling.note_ends()
-            if status == 0:
+            if not status:
                 self._recovery.note_clean_end()
             self._pace.look(self._polling, self._polling.interval, time.monotonic())
             self._captures.finish(list(self._polling), self._last_trouble(status))
-            if self.interrupted and not self.captured:
+            if self.interrupted and not self.captured and not self._attached:
                 self._say(
                     f"interrupted while the job was moving: no verdict; its output is in {self._folders.own}/logs"
                 )
@@ -181,6 +186,11 @@ class Agent:
     def captured(self) -> bool:
         """Whether anything was saved that somebody may want."""
         return bool(self._log.captures)
+
+    @property
+    def any_rank_lives(self) -> bool:
+        """Whether a rank that was seen has not ended."""
+        return any(not rank.handle.ended() for rank in self._polling.living)
 
     @property
     def interrupted(self) -> bool:
@@ -212,9 +222,9 @@ class Agent:
         note = peer_files.verdict_note(self._captures.home(self._captures.hang), VERDICT_JSON)
         return "" if note is None else note.in_a_line()
 
-    def _last_trouble(self, status: int) -> Trouble | None:
+    def _last_trouble(self, status: int | None) -> Trouble | None:
         """How the job failed by itself, or that it stood still when it was ended; None where it did neither."""
-        if status == 0 or not len(self._polling):
+        if status == 0 or self._events.detached or not len(self._polling):
             return None
         if self.interrupted:
             return None
@@ -225,8 +235,10 @@ class Agent:
             return None
         if self._events.asked_to_end:
             return self._standstill() if self._events.save_wanted.is_set() else None
-        failure = self._watcher.bad_end(self._ender.pids) or f"the command ended with status {status}"
-        return Trouble("rank-exit", failure)
+        failure = self._watcher.bad_end(self._ender.pids)
+        if failure is None and status is None:
+            return None  # how it ended is not known, and no rank is known to have failed
+        return Trouble("rank-exit", failure or f"the command ended with status {status}")
 
     def _standstill(self) -> Trouble | None:
         waits = self._stalls.standstill()
@@ -424,9 +436,9 @@ class Agent:
         return True
 
 
-def _startup_report(environ: Mapping[str, str]) -> StartupReport:
+def _startup_report(environ: Mapping[str, str], *, attached: bool) -> StartupReport:
     return StartupReport(
-        environ_rank=one_rank_a_run(environ),
+        environ_rank=one_rank_a_run(environ) and not attached,
         tasks=linux_process.whole_number(environ.get("SLURM_STEP_NUM_TASKS", "")),
         first=(environ.get("RANK") or environ.get("SLURM_PROCID") or "0") == "0",
     )

@@ -62,7 +62,7 @@ class StatusWriter:
         with contextlib.suppress(OSError):
             self._patience.ask("status", lambda: self._folders.write(run_directory.STATUS, value))
         if self._metrics is not None:
-            ended = self._events.exit_status is not None
+            ended = self._events.ended.is_set()
             self._metrics.publish(numbers(self._polling, self._log, ended=ended))
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class StatusWriter:
             "nodes": nodes_announced(self._polling),
             "threshold_s": self._polling.threshold(),
             "poll_s": round(self._polling.interval, 3),
-            "ended": self._events.exit_status,
+            "ended": self._events.end_as_said,
             "pause_ago_s": None if pause is None else round(pause.ago_s, 1),
             "captures": [asdict(note) for note in self._log.captures],
             "live": rows(self._polling, self._rates, self._activity),

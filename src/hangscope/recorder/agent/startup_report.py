@@ -57,7 +57,7 @@ class StartupReport:
         """What there is to say now, None while that is not known or was said."""
         if self._begun is None:
             self._begun = now
-        asked = [rank for rank in ranks if rank.process.socket is not None]
+        asked = [rank for rank in ranks if rank.counted]
         came_late = self._asked < len(asked) == len(ranks)
         if self._said and not came_late:
             return None
@@ -148,7 +148,9 @@ def _sentence(ranks: Sequence[WatchedRank], asked: Sequence[WatchedRank], expect
     world = max((rank.process.world_size or 0 for rank in ranks), default=0)
     here = f" here, {world} in the job" if world > total else ""
     by_box = sum(rank.process.by_box for rank in ranks)
-    parts = [f"watching {len(asked) + by_box} of {total} ranks{here}"]
+    outside = sum(rank.process.socket is None for rank in asked)
+    how = "" if not outside else " from outside" if outside == len(asked) else f", {outside} of them from outside"
+    parts = [f"watching {len(asked) + by_box} of {total} ranks{here}{how}"]
     if by_box:
         parts.append(f"{by_box} without torch.distributed, by what NCCL does in their processes")
     parts += _roles(ranks)
@@ -159,7 +161,7 @@ def _sentence(ranks: Sequence[WatchedRank], asked: Sequence[WatchedRank], expect
         parts.append(f"not rank{'s' if len(some) > 1 else ''} {named}{more}: {why}; {cure}")
     if causes:
         seen = f"the kernel alone, because py-spy is not permitted ({refused})" if refused else "py-spy and the kernel"
-        parts.append(f"until then they are watched from outside, by {seen}")
+        parts.append(f"until then they are watched by {seen}")
     if len(ranks) < total:
         parts.append(
             f"{total - len(ranks)} more {'were' if total - len(ranks) > 1 else 'was'} announced and cannot be"
@@ -182,14 +184,16 @@ def _causes(ranks: Sequence[WatchedRank]) -> dict[tuple[str, str], list[WatchedR
     """The ranks that cannot be asked, by why not and the cure. Of one that uses no torch nothing else is expected."""
     causes: dict[tuple[str, str], list[WatchedRank]] = {}
     for rank in ranks:
-        if rank.process.socket is None and not rank.process.by_box:
+        if not rank.counted and not rank.process.by_box:
             causes.setdefault(why_not(rank), []).append(rank)
     return causes
 
 
 def why_not(rank: WatchedRank) -> tuple[str, str]:
-    """Why no companion answers in a rank, and the cure."""
+    """Why a rank's operations are not counted, and the cure."""
     process = rank.process
+    if rank.unread is not None and "HANGSCOPE_SOCKETS" not in linux_process.environment(process.pid):
+        return rank.unread
     if process.registered:
         why = "; ".join(process.errors) or "it has no worker server"
         return why, "torch 2.4 or newer has one"

@@ -25,7 +25,7 @@ SILENT_S = 15.0
 
 def finish(
     agent: Agent,
-    status: int,
+    status: int | None,
     root: Path,
     interrupted: threading.Event,
     say: Callable[[str], None],

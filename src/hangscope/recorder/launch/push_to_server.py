@@ -62,13 +62,15 @@ class ServerPush:
         """All that is to be written about an incident is there."""
         self._push(str(incident), "--source", self.node.name)
 
-    def finish(self, status: int) -> None:
-        """The command has ended: its end goes out, and what is being sent has a few seconds."""
+    def finish(self, status: int | None, *, ended: bool = True) -> None:
+        """The command has ended, where `ended`: its end goes out, and what is being sent has a few seconds."""
         until = time.monotonic() + LAST_S
         self._ended.set()
         if self._roster is not None:
             self._roster.join(max(0.0, until - time.monotonic()))
-        self._spool(END, {**self._job(), "exit_status": status & 0xFFFF, "ended_at": time.time()})
+        if ended:
+            known = {} if status is None else {"exit_status": status & 0xFFFF}
+            self._spool(END, {**self._job(), **known, "ended_at": time.time()})
         self._push()
         for push in list(self._pushes):
             push.join(max(0.0, until - time.monotonic()))

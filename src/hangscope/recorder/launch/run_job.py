@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hangscope.errors import LaunchError, SettingsError
@@ -86,10 +86,15 @@ def _check(words: Sequence[str], options: RunOptions, environ: Mapping[str, str]
         if environ.get("SLURM_EXPORT_ENV") == "NONE":
             hint = "the job was submitted with --export=NONE: give srun --export=ALL, after setting PATH"
         raise LaunchError(f"{words[0]}: command not found", hint=hint)
-    stall_after = options.agent.stall_after
+    check_times(options.agent)
+
+
+def check_times(options: AgentOptions) -> None:
+    """Raises SettingsError where a time is none."""
+    stall_after = options.stall_after
     if stall_after is not None and not 0 < stall_after < math.inf:
         raise SettingsError("--stall-after must be a number of seconds above 0")
-    look_every = options.agent.look_every
+    look_every = options.look_every
     if look_every is not None and not 1 <= look_every <= 86400:
         raise SettingsError("--look-every must be a time from a second to a day")
 
@@ -124,7 +129,8 @@ class _Run:
         node.machine = self.identity.machine
         if blackbox_library.FOLDER in prepared:
             node.boxes = Path(prepared[blackbox_library.FOLDER])
-        metrics = _metrics(self.options, self.identity, self.say)
+        labels = {"job": node.job, "attempt": node.attempt, "node": node.name}
+        metrics = open_metrics(self.options.metrics_file, self.options.metrics_port, labels, self.say)
         events = JobEvents()
         command = self._start_command(words, prepared, events)
         server = self._server(node)
@@ -221,15 +227,17 @@ def _nothing(_: Path) -> None:
     """Nobody is to know of an incident but who looks at the directory."""
 
 
-def _metrics(options: RunOptions, identity: JobIdentity, say: Callable[[str], None]) -> Metrics | None:
-    if options.metrics_file is None and options.metrics_port is None:
+def open_metrics(
+    file: Path | None, port: str | None, labels: Mapping[str, str], say: Callable[[str], None]
+) -> Metrics | None:
+    """The metrics that are wanted, as far as they can be had: nothing about them keeps the training from starting."""
+    if file is None and port is None:
         return None
-    labels = {"job": identity.job, "attempt": identity.attempt, "node": identity.node}
     try:
-        return Metrics(labels, file=options.metrics_file, port=options.metrics_port)
+        return Metrics(labels, file=file, port=port)
     except Refused as error:  # the file: a file system that hangs, or something that is none of ours
-        say(f"warning: --metrics {options.metrics_file}: {error.strerror}; no metrics are written there")
-        return _metrics(replace(options, metrics_file=None), identity, say)
-    except OSError as error:  # another run of this node has the port: no reason to keep the training from starting
-        say(f"warning: --metrics-port {options.metrics_port}: {error.strerror or error}; there are no metrics on it")
-        return _metrics(replace(options, metrics_port=None), identity, say)
+        say(f"warning: --metrics {file}: {error.strerror}; no metrics are written there")
+        return open_metrics(None, port, labels, say)
+    except OSError as error:  # another run of this node has the port
+        say(f"warning: --metrics-port {port}: {error.strerror or error}; there are no metrics on it")
+        return open_metrics(file, None, labels, say)

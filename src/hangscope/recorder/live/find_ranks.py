@@ -182,24 +182,36 @@ def ranks_of_slurm_job(job: str, but_step: str) -> list[RankProcess]:
     found = []
     for pid in linux_process.all_pids():
         environ = linux_process.environment(pid)
-        if not _is_of_slurm_job(environ, job) or environ.get("SLURM_STEP_ID") == but_step or not is_python(pid):
-            continue
-        rank = _variable(environ, "RANK")
-        by_slurm = rank is None and _one_task_a_rank(environ)
-        if by_slurm:
-            rank = _variable(environ, "SLURM_PROCID")
-        if rank is not None:
-            found.append(
-                RankProcess(
-                    pid=pid,
-                    rank=rank,
-                    local_rank=_variable(environ, "SLURM_LOCALID" if by_slurm else "LOCAL_RANK"),
-                    world_size=_variable(environ, "SLURM_STEP_NUM_TASKS" if by_slurm else "WORLD_SIZE"),
-                    local_world_size=_variable(environ, "LOCAL_WORLD_SIZE"),
-                    restart=_variable(environ, "TORCHELASTIC_RESTART_COUNT"),
-                )
-            )
+        if _is_of_slurm_job(environ, job) and environ.get("SLURM_STEP_ID") != but_step and is_python(pid):
+            found += rank_of(pid, environ)
     return sorted(one_per_rank(found), key=lambda process: process.rank or 0)
+
+
+def tasks_below(pid: int) -> list[RankProcess]:
+    """The tasks of Slurm below `pid`, and itself, where each is a rank: more tasks than nodes, and no RANK."""
+    below = [pid, *(each for each, _ in linux_process.descendants(pid))]
+    found = [process for each in below if is_python(each) for process in rank_of(each, linux_process.environment(each))]
+    return sorted(one_per_rank(found), key=lambda process: process.rank or 0)
+
+
+def rank_of(pid: int, environ: dict[str, str]) -> list[RankProcess]:
+    """The rank that a process is by RANK, else by Slurm's number of its task; empty where it is none."""
+    rank = _variable(environ, "RANK")
+    by_slurm = rank is None and _one_task_a_rank(environ)
+    if by_slurm:
+        rank = _variable(environ, "SLURM_PROCID")
+    if rank is None:
+        return []
+    return [
+        RankProcess(
+            pid=pid,
+            rank=rank,
+            local_rank=_variable(environ, "SLURM_LOCALID" if by_slurm else "LOCAL_RANK"),
+            world_size=_variable(environ, "SLURM_STEP_NUM_TASKS" if by_slurm else "WORLD_SIZE"),
+            local_world_size=_variable(environ, "LOCAL_WORLD_SIZE"),
+            restart=_variable(environ, "TORCHELASTIC_RESTART_COUNT"),
+        )
+    ]
 
 
 def _is_of_slurm_job(environ: dict[str, str], job: str) -> bool:

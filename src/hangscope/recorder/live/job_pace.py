@@ -56,8 +56,8 @@ class JobPace:
 
 
 def _waits(rank: WatchedRank) -> bool:
-    """Whether it was inside anything that may wait for others; of one without a companion nobody can tell."""
-    if rank.process.socket is None:
+    """Whether it was inside anything that may wait for others; where nothing is counted nobody can tell."""
+    if not rank.counted:
         return True
     counters = rank.progress.counters.values()
     inside = any(counter.enqueued > counter.completed for counter in counters) or rank.progress.oldest() is not None

@@ -33,9 +33,11 @@ LONGEST_PAUSE_S = 30.0
 
 
 class NodeRanks:
-    """The ranks by their number. `sockets` is where their companions register."""
+    """The ranks by their number. `sockets` is where their companions register. `tasks_are_ranks`: a task of Slurm is a
+    rank where nothing in its environment says so, and no companion will."""
 
-    def __init__(self, sockets: Path) -> None:
+    def __init__(self, sockets: Path, *, tasks_are_ranks: bool = False) -> None:
+        self._tasks_are_ranks = tasks_are_ranks
         self.by_number: dict[int, WatchedRank] = {}
         self.earlier: set[int] = set()
         """The processes of attempts before this one."""
@@ -74,7 +76,7 @@ class NodeRanks:
                 self._take_registered(process, now, asker)
         if command is not None and now >= self._next_scan:
             self._next_scan = now + (SCAN_S if self._all_there() else SCAN_S / 5)
-            for process in find_ranks.ranks_below(command) or self._titled(command):
+            for process in self._below(command):
                 self._take_unregistered(process)
             self._look_at_titles()
         self._next_look = now + (LOOK_S if self._all_there() else 0.0)
@@ -83,6 +85,12 @@ class NodeRanks:
         living = {rank.process.pid: rank for rank in self.by_number.values() if not rank.ended}
         for pid, role in process_roles.roles_of(living).items():
             living[pid].role = role
+
+    def _below(self, command: int) -> list[RankProcess]:
+        found = find_ranks.ranks_below(command) or self._titled(command)
+        if not found and self._tasks_are_ranks:
+            return find_ranks.tasks_below(command)
+        return found
 
     def _titled(self, command: int) -> list[RankProcess]:
         """Workers of an engine in which no companion runs, by their titles."""
@@ -185,7 +193,7 @@ class NodeRanks:
             if before.process.registered and find_ranks.one_per_rank([before.process, process])[0] is before.process:
                 self._foreign.add(process.pid)  # a helper process of the rank that inherited RANK
                 return
-            before.handle.close()
+            before.forget()
         if not self.by_number:
             self._first_at = time.monotonic()
         self.by_number[process.rank] = WatchedRank.of(process)
@@ -195,7 +203,7 @@ class NodeRanks:
         for number, rank in list(self.by_number.items()):
             if rank.process.pid == process.pid and number != process.rank:
                 del self.by_number[number]
-                rank.handle.close()
+                rank.forget()
 
     def _begin_attempt(self, restart: int | None) -> None:
         """The launcher starts the ranks anew. Those of before belong to what was captured, if anything was.
@@ -205,7 +213,7 @@ class NodeRanks:
         for number, rank in list(self.by_number.items()):
             if rank.ended or (restart or 0) > (rank.process.restart or 0):
                 del self.by_number[number]
-                rank.handle.close()
+                rank.forget()
                 self._foreign.add(rank.process.pid)
                 self.earlier.add(rank.process.pid)
         self.restarted = True

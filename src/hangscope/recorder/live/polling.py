@@ -11,6 +11,7 @@ from hangscope.recorder.live import learn_sites
 from hangscope.recorder.live.boxes.box_watch import BoxWatch
 from hangscope.recorder.live.looks import RECENTLY_S, Looks
 from hangscope.recorder.live.node_ranks import NodeRanks
+from hangscope.recorder.live.outside_look import OutsideLook
 from hangscope.recorder.live.recorder_questions import MOST_MEMORY, json_question, recorders
 from hangscope.recorder.live.unfinished_ops import slowest
 from hangscope.recorder.live.unrecorded_waits import TIMES_IN_INIT, UnrecordedWaits
@@ -47,12 +48,15 @@ class Polling:
         stall_after: float | None = None,
         boxes: Path | None = None,
         look_every: float | None = None,
+        *,
+        tasks_are_ranks: bool = False,
     ) -> None:
         self.sockets = sockets
-        self.ranks = NodeRanks(sockets)
+        self.ranks = NodeRanks(sockets, tasks_are_ranks=tasks_are_ranks)
         self.boxes = BoxWatch(boxes)
         self.unrecorded_waits = UnrecordedWaits()
         self.looks = Looks(look_every)
+        self.outside = OutsideLook()
         self.known_stalled: set[int] = set()
         """Ranks whose stall is captured: nothing needs to be confirmed about them."""
         self._stall_after = stall_after
@@ -72,9 +76,16 @@ class Polling:
     def living(self) -> list[WatchedRank]:
         return [rank for rank in self if not rank.ended]
 
+    @property
+    def _read_from_outside(self) -> list[WatchedRank]:
+        """The ranks that no companion speaks for."""
+        return [rank for rank in self.living if rank.process.socket is None]
+
     def close(self) -> None:
         self._asker.close()
         self.unrecorded_waits.close()
+        for rank in self:
+            rank.close_outside()
 
     def threshold(self) -> float:
         if self._stall_after is not None:
@@ -111,6 +122,8 @@ class Polling:
             self.known_stalled.clear()
             self.looks = Looks(self.looks.every)
         self._ask_progress(now)
+        for rank in self._read_from_outside:
+            self.outside.read_counters(rank, now)
         self._ask_doubtful_rings(now)
         self._ask_call_sites(now)
         self.unrecorded_waits.turn(self, self._asker, self.threshold(), now)
@@ -147,6 +160,10 @@ class Polling:
         The recorders themselves answer, without the GIL, in milliseconds; so do stacks where nothing holds it.
         """
         now = time.monotonic()
+        for rank in self._read_from_outside:
+            if now >= rank.asked_at_failure + FAILURE_PAUSE_S:
+                rank.asked_at_failure = now
+                self.outside.read_before_the_end(rank)
         rings: list[Question] = []
         for rank in self.living:
             socket = rank.process.socket
@@ -194,7 +211,11 @@ class Polling:
         threshold = self.threshold()
         asked = False
         for rank in self.living:
-            if rank.process.socket is not None and rank.number not in self.known_stalled:
+            if rank.number in self.known_stalled:
+                continue
+            if rank.process.socket is None:
+                self.outside.read_doubtful_rings(rank, now, threshold)
+            else:
                 asked |= self._ask_doubtful_rings_of(rank, rank.process.socket, now, threshold)
         if asked:
             self._take(self._asker.wait(RING_S))
@@ -225,13 +246,18 @@ class Polling:
         moving = [rank for rank in self.living if rank.moved_at is not None and rank.moved_at >= recently]
         if not self.looks.is_due(now, any(rank.moved_at == now for rank in moving)):
             return
+        outside = [(rank, recorder) for rank in moving if rank.process.socket is None for recorder in rank.last_status]
         asked = [
             (rank.number, recorder)
             for rank in moving
+            if rank.process.socket is not None
             for recorder, handler in (learn_sites.questions if rank.has_symbols else recorders)(rank.process)
-            if self._asker.ask(Question(Topic.CALL_SITES, rank.number, recorder), rank.process.socket or "", handler)
+            if self._asker.ask(Question(Topic.CALL_SITES, rank.number, recorder), rank.process.socket, handler)
         ]
+        asked += [(rank.number, recorder) for rank, recorder in outside]
         self.looks.begin(now, min((_launched(rank) for rank in moving), default=0), asked)
+        for rank, recorder in outside:
+            self.looks.take(rank.number, recorder, self.outside.dump_with_stacks(rank, recorder))
 
     # ---- answers -----------------------------------------------------------------------------------------------------
 

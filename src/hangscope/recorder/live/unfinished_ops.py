@@ -63,6 +63,8 @@ class RankProgress:
     counters: dict[tuple[str, str], _Counter] = field(default_factory=dict)
     unfinished: dict[str, list[Unfinished]] = field(default_factory=dict)
     slowest_s: float = 0.0
+    counts_alone: bool = False
+    """Nothing is known between two rings but the counters, of NCCL as well: they are read from outside."""
     box: tuple[object, ...] = ()
     """Changes whenever the process's black box shows it get anywhere."""
     _cleared: set[tuple[str, int]] = field(default_factory=set)
@@ -79,7 +81,7 @@ class RankProgress:
             known = self.counters.get(key)
             if known is not None and (known.enqueued, known.completed) == pair:
                 continue
-            if known is not None and known.completed != pair[1] and source != "nccl":
+            if known is not None and known.completed != pair[1] and (source != "nccl" or self.counts_alone):
                 gone = [each for each in self.unfinished.get(source, ()) if each.pg == str(group)]
                 self._replace(source, [each for each in self.unfinished.get(source, ()) if each not in gone], now_ns)
             self.counters[key] = _Counter(*pair, since=now)
@@ -132,7 +134,8 @@ class RankProgress:
         some_time: set[str] = set()
         for (source, _), each in self.counters.items():
             still_s = now - each.since
-            if source == "nccl" or each.checked or still_s <= threshold_s / 5:
+            listed = source == "nccl" and not self.counts_alone
+            if listed or each.checked or still_s <= threshold_s / 5:
                 continue
             urgent = each.enqueued > each.completed and still_s > threshold_s
             (now_sources if urgent else some_time).add(source)
@@ -170,7 +173,7 @@ class RankProgress:
             known = before.counters.get(key)
             if known != (each.enqueued, each.completed) and (known is not None or key[0] in sources):
                 return True
-        only_looked_so = {each for each in self._cleared if each[0] == "nccl"}
+        only_looked_so = {each for each in self._cleared if each[0] == "nccl" and not self.counts_alone}
         if before.unfinished - set(self._records()) - only_looked_so:
             return True
         launched = (each for waiting in self.unfinished.values() for each in waiting if each.source != BOX)

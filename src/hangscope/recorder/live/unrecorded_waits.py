@@ -136,13 +136,13 @@ class UnrecordedWaits:
         """One sample of where the threads of a rank are."""
         stacks = parse_stacks(value)
         rank.position.prepares = self._prepares(rank.process.pid, stacks, now)
-        counted = rank.process.socket is not None
-        cuda = not counted or "dump_nccl_trace_json" in rank.process.handlers  # a build for CPU has no such handler
+        asked = rank.process.socket is not None
+        cuda = not asked or "dump_nccl_trace_json" in rank.process.handlers  # a build for CPU has no such handler
         wait = find_wait(
             stacks,
             rank.wait_counters,
             lambda frame: self._lines.line(rank, frame.file, frame.line),
-            counted=counted,
+            counted=rank.counted,
             cuda=cuda,
         )
         if wait is not None and self._works_meanwhile(rank, wait, now):

@@ -19,6 +19,7 @@ from hangscope.recorder.process.file_waits import FileWaits
 from hangscope.recorder.process.linux_process import ProcessHandle
 from hangscope.recorder.process.process_activity import Activity
 from hangscope.recorder.process.target_rights import Rights
+from hangscope.sources.flight_recorder.outside import OutsideProcess
 
 MOST_GROUPS = 4096
 _TEXTS = ("name", "desc", "backend")
@@ -84,6 +85,10 @@ class WatchedRank:
     call_sites: CallSites = field(default_factory=CallSites)
     has_symbols: bool = False
     """Whether a dump with stacks costs it no import."""
+    outside: OutsideProcess | None = None
+    """Its memory, from which its recorders are read where no companion answers in it."""
+    unread: tuple[str, str] | None = None
+    """Why its memory cannot be read, and the cure; None where it can, or where nobody tried."""
     file_waits: FileWaits = field(default_factory=FileWaits)
     """The files that it is blocked on; looked at when a hang is captured."""
     seen_at: tuple[Any, ...] = ()
@@ -128,6 +133,21 @@ class WatchedRank:
     @property
     def ended(self) -> bool:
         return self.ended_at is not None
+
+    @property
+    def counted(self) -> bool:
+        """Whether its operations are counted for us: by its companion, or read from outside."""
+        return self.process.socket is not None or self.outside is not None
+
+    def forget(self) -> None:
+        """It is not watched any more."""
+        self.handle.close()
+        self.close_outside()
+
+    def close_outside(self) -> None:
+        if self.outside is not None:
+            self.outside.close()
+            self.outside = None
 
     @property
     def ended_by_ray(self) -> bool:
@@ -175,6 +195,7 @@ class WatchedRank:
             return False
         self.exit_status = self.handle.status()
         self.ended_at = time.time()
+        self.close_outside()
         return True
 
     def note_status(self) -> None:
@@ -255,7 +276,7 @@ class WatchedRank:
     def take_full(self, source: str, dump: dict[str, Any]) -> None:
         for entry in rows(dump):
             names = entry.get("process_group")
-            if isinstance(names, list) and names:
+            if isinstance(names, (list, tuple)) and names:
                 self.pg_names[source, str(entry.get("pg_id"))] = str(names[0])
         self.progress.take_full(source, dump, time.time_ns())
 

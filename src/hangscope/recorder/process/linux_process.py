@@ -6,7 +6,7 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -220,18 +220,28 @@ def depth(pid: int) -> int:
 
 def are_related(one: int, other: int) -> bool:
     """Whether one of two processes is above the other."""
-    return one in _above(other) or other in _above(one)
+    return one in above(other) or other in above(one)
 
 
-def _above(pid: int) -> set[int]:
-    found: set[int] = set()
+def above(pid: int) -> list[int]:
+    """The ancestors of `pid`, its parent first."""
+    found: list[int] = []
     while pid > 1 and len(found) < 64:
-        mine = stat(pid)
-        if mine is None:
+        own = stat(pid)
+        if own is None:
             break
-        pid = mine.parent
-        found.add(pid)
+        pid = own.parent
+        found.append(pid)
     return found
+
+
+def nearest_above(pids: Sequence[int]) -> int | None:
+    """The lowest process that all of these are, or are below; None where that is init, or nothing."""
+    if not pids:
+        return None
+    lines = [[pid, *above(pid)] for pid in pids]
+    common = set(lines[0]).intersection(*lines[1:])
+    return next((pid for pid in lines[0] if pid in common and pid > 1), None)
 
 
 class ProcessHandle:

@@ -22,6 +22,10 @@ MOST_RANKS = 4096
 """Ranks of one node, and groups of one rank, that are believed."""
 MOST_TEXT = 1000
 MOST_MADE = 8
+NOT_KNOWN = "not known"
+"""How a job ended whose launcher is nobody's child here, where the kernel does not tell its status."""
+DETACHED = "detached"
+"""The watch ended, and the job went on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ class NodeStatus:
     nodes: int | None = None
     """On how many nodes the job runs, as far as its ranks tell."""
     command_pid: int | None = None
+    agent_pid: int | None = None
     sockets: str = ""
     ended: bool = False
     ended_well: bool = False
@@ -150,9 +155,10 @@ def status(root: Path, name: str, owner: int | None = None) -> NodeStatus | None
         local_world_size=_between(value.get("local_world_size"), 0, MOST_RANKS) or 0,
         nodes=_between(value.get("nodes"), 1, 1 << 22),
         command_pid=_between(value.get("command_pid"), 2, 1 << 30),
+        agent_pid=_between(value.get("agent_pid"), 2, 1 << 30),
         sockets=text(value.get("sockets")),
         ended=value.get("ended") is not None,
-        ended_well=value.get("ended") == 0 and value.get("ended") is not False,
+        ended_well=value.get("ended") in (0, DETACHED, NOT_KNOWN) and value.get("ended") is not False,
         threshold_s=finite(value.get("threshold_s")),
         at=finite(value.get("at")),
         pause_ago_s=finite(value.get("pause_ago_s")),
