@@ -56,6 +56,7 @@ GROUPS = {
         "serve": "Keep the incidents of all jobs in one place, with pages, an API and suspects.",
         "push": "Send incidents to a `hangscope serve`.",
         "exclude": "Print the nodes to avoid in the next start, where the cause is the node.",
+        "agent": "Watch all PyTorch jobs of a node, from outside.",
         "node-check": "Say by exit status whether a `hangscope serve` suspects this node.",
         "probe": "Say whether an inference server moves, for exec probes.",
     },
@@ -134,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line. Returns the exit status; never raises for a user's mistake."""
     verb = next(iter(sys.argv[1:] if argv is None else argv), "")
     # What `run` asks of a file system it asks with patience, and its own end is its command's.
-    with _prepared(), nullcontext() if verb in ("run", "attach") else watch_for_hung_calls():
+    with _prepared(), nullcontext() if verb in ("run", "attach", "agent") else watch_for_hung_calls():
         return _main(argv)
 
 

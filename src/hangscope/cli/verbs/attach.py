@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from dataclasses import fields
 from types import FrameType
 from typing import Any
@@ -40,5 +41,6 @@ def command(target: str, slurm: bool, **given: Any) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
-    say(f"process {attached.launcher} and its ranks are watched from now on; Ctrl-C ends the watch, not the job")
+    ends = "; Ctrl-C ends the watch, not the job" if sys.stdin.isatty() else ""
+    say(f"process {attached.launcher} and its ranks are watched from now on{ends}")
     return attached.watch()

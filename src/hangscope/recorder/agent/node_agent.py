@@ -122,6 +122,8 @@ class Agent:
         self._samples: TwoSamples | None = None
         self._refused = False
         self._complained = False
+        self.reported = False
+        """Whether a status with ranks in it has been written."""
         self._polled_at = 0.0
         self._next_status = 0.0
         self._thread = threading.Thread(target=self._run, name="agent", daemon=True)
@@ -295,6 +297,7 @@ class Agent:
             self._ender.turn(self._captures)
         if now >= self._next_status:
             self._status.write()
+            self.reported = self.reported or bool(len(self._polling))
             self._answers.look()
             self._next_status = now + STATUS_S + len(self._polling) / 50
 

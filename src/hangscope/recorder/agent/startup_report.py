@@ -193,7 +193,8 @@ def why_not(rank: WatchedRank) -> tuple[str, str]:
     """Why a rank's operations are not counted, and the cure."""
     process = rank.process
     if rank.unread is not None and "HANGSCOPE_SOCKETS" not in linux_process.environment(process.pid):
-        return rank.unread
+        why, cure = rank.unread
+        return why, cure or "`hangscope snapshot` needs the same"
     if process.registered:
         why = "; ".join(process.errors) or "it has no worker server"
         return why, "torch 2.4 or newer has one"

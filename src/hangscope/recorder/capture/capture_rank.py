@@ -69,8 +69,9 @@ def _save_recorders(node_dir: NodeDir, rank: WatchedRank) -> None:
     process = rank.process
     what = f"recorder of rank {rank.number}"
     if process.socket is None:
-        why = "; ".join(process.errors) or "no companion runs in it"
-        node_dir.gap(what, why, rank.number)
+        why = flight_recorder.from_outside(node_dir, rank)
+        if why:
+            node_dir.gap(what, "; ".join((*process.errors, why)), rank.number)
         return
     stat = linux_process.stat(process.pid)
     frozen = stat is not None and stat.state in "Tt"

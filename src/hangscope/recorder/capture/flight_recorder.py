@@ -10,9 +10,11 @@ from typing import Any
 
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.recorder_questions import MOST_MEMORY, recorders
+from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import ServerAnswer, ask
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio import bounded_json
+from hangscope.sources.flight_recorder.outside import CannotRead, OutsideProcess, dump_bytes, open_process
 
 QUICK_S = 3.0
 STACKS_S = 6.5
@@ -64,6 +66,38 @@ def with_stacks(node_dir: NodeDir, process: RankProcess) -> bool:
     if "fr_dump_file" in process.handlers and node_dir.has(f"dumps/nccl2_rank_{process.rank}.json"):
         answered &= ask(process.socket, "fr_dump_file?backend=nccl2", STACKS_S).ok
     return answered
+
+
+def from_outside(node_dir: NodeDir, rank: WatchedRank) -> str:
+    """Save each recorder of a rank in which no companion runs, with stacks, out of its memory. Empty where at least one
+    was saved, else why there is none."""
+    if rank.handle.ended():
+        return "it has ended"
+    try:
+        with open_process(rank.process.pid) as memory:
+            recorders = memory.recorders()
+            reasons = [*memory.reasons.values()] or ["it has recorded nothing so far"]
+            saved = [_from_memory(node_dir, rank, memory, backend) for backend in recorders]
+    except CannotRead as error:
+        return error.reason if not error.cure else f"{error.reason}; {error.cure}"
+    if "" in saved:
+        node_dir.filled(f"recorder of rank {rank.number}", rank.number)
+        return ""
+    return "; ".join([*saved, *reasons] if not recorders else saved)
+
+
+def _from_memory(node_dir: NodeDir, rank: WatchedRank, memory: OutsideProcess, backend: str) -> str:
+    """Save one recorder; empty where that is done, else why not."""
+    name = f"dumps/{backend}_rank_{rank.number}.pickle"
+    if node_dir.has(name):
+        return ""
+    try:
+        dump = memory.dump(backend)
+    except CannotRead as error:
+        return f"{backend}: {error.reason}"
+    rank.take_full(backend, dump)
+    node_dir.write(name, dump_bytes(dump), rank=rank.number)
+    return ""
 
 
 def is_empty(body: bytes) -> bool:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hangscope.recorder.agent.job_events import JobEvents
@@ -73,7 +73,11 @@ class AttachedJob:
         os.set_blocking(self._stop_write, False)
         self._stopped = threading.Event()
         self._hurry = threading.Event()
+        self._agent: Agent | None = None
         identity = identify(job.environ, job=options.job, attempt=options.attempt, node=options.node)
+        if identity.made:  # whoever attaches to this job, now or later, makes the same name
+            begun = time.strftime("%Y%m%d-%H%M%S", time.localtime(started_at(job.launcher)))
+            identity = replace(identity, job=f"{begun}-{job.launcher}")
         self.folders, self._identity = self._claim(identity)
 
     def _claim(self, identity: JobIdentity) -> tuple[RunFolders, JobIdentity]:
@@ -88,6 +92,11 @@ class AttachedJob:
     def launcher(self) -> int:
         """The process above the ranks."""
         return self._job.launcher
+
+    @property
+    def has_looked(self) -> bool:
+        """Whether the ranks were looked at, and what was seen can be read in the directory."""
+        return self._agent is not None and self._agent.reported
 
     def stop(self) -> None:
         """End the watch; the job goes on. A second time: what is being saved has a few seconds."""
@@ -128,6 +137,7 @@ class AttachedJob:
             attached=True,
         )
         agent.start()
+        self._agent = agent
         if server is not None:
             server.start(lambda: agent.ranks)
         self._await_end(agent)

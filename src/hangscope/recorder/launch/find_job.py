@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hangscope.errors import NotFoundError, SettingsError
-from hangscope.recorder.capture.snapshot_target import is_folder, is_of_its_writer, may_follow
+from hangscope.recorder.capture.snapshot_target import environment_of, is_folder, is_of_its_writer, may_follow
 from hangscope.recorder.live import find_ranks
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.process import linux_process, process_roles, target_rights
@@ -70,6 +70,20 @@ def of_target(target: str, say: Callable[[str], None], *, slurm: bool = False) -
         raise NotFoundError(f"{target}: neither this process nor its children are a rank of a job", hint=_HINT)
     what = f"Slurm job {target}" if slurm else f"{target}: no such process, and no Slurm job that"
     raise NotFoundError(f"{what} has ranks on this node which this user may look at", hint=_HINT)
+
+
+def run_of(pid: int, say: Callable[[str], None]) -> Path | None:
+    """The directory of the run that a process belongs to, as far as that may be believed; None where it has none, or
+    none of its agents lives."""
+    named = environment_of(pid).get("HANGSCOPE_DIR")
+    if not named or not is_folder(Path(named), say) or not may_follow(Path(named), pid):
+        return None
+    states = run_directory.statuses(Path(named))
+    watched = any(
+        not state.ended and state.agent_pid is not None and linux_process.stat(state.agent_pid) is not None
+        for _, state in states
+    )
+    return Path(named) if watched else None
 
 
 def _of_process(pid: int, say: Callable[[str], None]) -> RunningJob | None:

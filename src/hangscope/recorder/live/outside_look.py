@@ -18,8 +18,6 @@ LONGEST_PAUSE_S = 10.0
 TIMES_PAUSE = 1.3
 DUTY = 0.01
 """The share of one core that reading the rings of one rank may take, where nothing is urgent."""
-NEWEST = 200
-"""Entries that are read where a rank may be gone in a moment."""
 
 
 class OutsideLook:
@@ -34,6 +32,8 @@ class OutsideLook:
             return
         assert rank.outside is not None
         try:
+            if not rank.last_status and not self._has_recorder(rank, now):
+                return
             counted = rank.outside.counters()
         except CannotRead as error:
             self._give_up(rank, error, now)
@@ -67,7 +67,7 @@ class OutsideLook:
     def read_before_the_end(self, rank: WatchedRank) -> None:
         """What a rank has recorded last: it may be killed in a moment."""
         for recorder in list(rank.last_status):
-            dump = self._read_ring(rank, recorder, NEWEST)
+            dump = self._read_ring(rank, recorder)
             if dump is not None:
                 rank.last_full[recorder] = dump
 
@@ -78,15 +78,27 @@ class OutsideLook:
         except CannotRead:
             return b""
 
-    def _read_ring(self, rank: WatchedRank, recorder: str, newest: int | None = None) -> dict[str, Any] | None:
+    def _read_ring(self, rank: WatchedRank, recorder: str) -> dict[str, Any] | None:
         if rank.outside is None:
             return None
         try:
-            dump = rank.outside.dump(recorder, stacks=False, newest=newest)
+            dump = rank.outside.dump(recorder, stacks=False)
         except CannotRead:
             return None  # torn by a rank that moves, or not of a layout that is known: the counters tell all the same
         rank.take_full(recorder, dump)
         return dump
+
+    def _has_recorder(self, rank: WatchedRank, now: float) -> bool:
+        """Whether there is something to read: a recorder begins with the first operation."""
+        assert rank.outside is not None
+        due, pause = self._next_try.get(rank.process.pid, (0.0, FIRST_PAUSE_S))
+        if now < due:
+            return False
+        if rank.outside.recorders():
+            return True
+        rank.unread = next(((why, "") for why in rank.outside.reasons.values()), None)
+        self._next_try[rank.process.pid] = (now + pause, min(LONGEST_PAUSE_S, TIMES_PAUSE * pause))
+        return False
 
     def _open(self, rank: WatchedRank, now: float) -> bool:
         pid = rank.process.pid
@@ -96,7 +108,7 @@ class OutsideLook:
         try:
             rank.outside = open_process(pid)
         except CannotRead as error:
-            rank.unread = (error.reason, error.cure)
+            rank.unread = (error.reason, error.cure or "")
             self._next_try[pid] = (now + pause, min(LONGEST_PAUSE_S, TIMES_PAUSE * pause))
             return False
         rank.progress.counts_alone = True
@@ -105,5 +117,5 @@ class OutsideLook:
     def _give_up(self, rank: WatchedRank, error: CannotRead, now: float) -> None:
         """For now: the process may have ended, or replaced what it runs."""
         rank.close_outside()
-        rank.unread = (error.reason, error.cure)
+        rank.unread = (error.reason, error.cure or "")
         self._next_try[rank.process.pid] = (now + FIRST_PAUSE_S, FIRST_PAUSE_S)

@@ -202,6 +202,11 @@ def _elsewhere(pid: int, stat: linux_process.Stat | None) -> tuple[int, int] | N
     return None if stat is None else (pid, stat.started_ticks)
 
 
+def is_contained(pid: int) -> bool:
+    """Whether a process's paths are not ours: it has another root directory, or other mounts."""
+    return _elsewhere(pid, linux_process.stat(pid)) is not None
+
+
 def owner_of(pid: int) -> int | None:
     """The user that a process was started by; None where there is no such process. Not the owner of its folder in
     /proc: that is root's for a process that asked not to be dumped."""
