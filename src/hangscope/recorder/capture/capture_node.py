@@ -211,12 +211,14 @@ class NodeCapture:
 
     def _files(self, environ: dict[str, str]) -> None:
         common: dict[Path, Rights] = {}
+        earlier: dict[Path, bytes] = {}
         for rank in self.ranks:
             for file in rank.output:
                 if any(file in o.output for o in self.ranks if o is not rank):
                     common.setdefault(file, rank.rights)
+                    earlier.update(rank.output_before)
         if common:
-            output_files.save_redirected(self.node_dir, "launcher", sorted(common), common)
+            output_files.save_redirected(self.node_dir, "launcher", sorted(common), common, earlier)
         numbers = [rank.number for rank in self.ranks]
         since = self.node.attempt_at, self.node.earlier
         output_files.save_elsewhere(self.node_dir, environ, numbers, platform.node(), self._rights, since)

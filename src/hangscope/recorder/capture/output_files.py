@@ -22,13 +22,20 @@ ERROR_BYTES = 4 << 20
 
 
 def save_redirected(
-    node_dir: NodeDir, owner: str, files: list[Path], rights: Mapping[Path, Rights] | None = None
+    node_dir: NodeDir,
+    owner: str,
+    files: list[Path],
+    rights: Mapping[Path, Rights] | None = None,
+    earlier: Mapping[Path, bytes] | None = None,
 ) -> None:
-    """Copy the end of output files that are `owner`'s: a rank's own, or what all ranks write to."""
+    """Copy the end of output files that are `owner`'s: a rank's own, or what all ranks write to. What comes before the
+    end that a file had, as `earlier` says, is of attempts before this one."""
     texts = []
     for file in files:
         try:
-            texts.append((rights or {}).get(file, Rights()).read(file, MAX_BYTES, tail=True))
+            text = (rights or {}).get(file, Rights()).read(file, MAX_BYTES, tail=True)
+            end_before = (earlier or {}).get(file, b"")
+            texts.append(text.rpartition(end_before)[2] if end_before else text)
         except OSError as error:
             node_dir.gap(f"output of {owner}", f"{file}: {error.strerror}")
     if any(texts):

@@ -392,7 +392,7 @@ def _group(user: int) -> int:
         return user
 
 
-# ---- as whom a watcher runs ------------------------------------------------------------------------------------------
+# ---- with which rights a watcher runs --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

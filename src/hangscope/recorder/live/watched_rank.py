@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -22,6 +23,7 @@ from hangscope.recorder.process.target_rights import Rights
 from hangscope.sources.flight_recorder.outside import OutsideProcess
 
 MOST_GROUPS = 4096
+END_BYTES = 4096
 _TEXTS = ("name", "desc", "backend")
 RECORDERS = ("nccl", "gloo", "nccl2")
 ENDING_S = 20.0
@@ -74,6 +76,9 @@ class WatchedRank:
     memory_file: Path | None = None
     oom_before: int | None = None
     output: list[Path] = field(default_factory=list)
+    output_before: dict[Path, bytes] = field(default_factory=dict)
+    """Of a rank of a later attempt, the end that each of these files had when it was first seen: what was there already
+    is of those before."""
     shares_store: bool = False
     """Whether torchrun keeps one store for all attempts, as it does from torch 2.5 on."""
     by_ray: bool = False
@@ -106,14 +111,16 @@ class WatchedRank:
         if handle.ended() and theirs != Rights():
             # The number may be another process's by now: what this one named is not that one's.
             theirs = target_rights.NOBODY
+        output = process_facts.redirected_output(process.pid, theirs)
         return cls(
             process=process,
             handle=handle,
+            output_before=_ends_of(output, theirs) if process.restart else {},
             memory_file=memory,
             oom_before=process_facts.oom_kills(memory),
             visible_gpus=environ.get("CUDA_VISIBLE_DEVICES"),
             error_file=Path(error) if error else None,
-            output=process_facts.redirected_output(process.pid, theirs),
+            output=output,
             shares_store=environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             by_ray=next(iter(linux_process.command_line(process.pid)), "").startswith("ray::"),
             role=process_roles.roles_of([process.pid]).get(process.pid),
@@ -343,6 +350,14 @@ class WatchedRank:
         ago_s = time.time() - self.last_poll_at if self.last_poll_at is not None else 0.0
         moved_at = max((counter.since for counter in self.progress.counters.values()), default=self.still_since)
         return time.monotonic() - moved_at - ago_s >= STILL_S
+
+
+def _ends_of(files: list[Path], rights: Rights) -> dict[Path, bytes]:
+    found = {}
+    for file in files:
+        with contextlib.suppress(OSError):
+            found[file] = rights.read(file, END_BYTES, tail=True)
+    return found
 
 
 def _activity(seen: Activity | None) -> dict[str, Any]:
