@@ -35,7 +35,9 @@ def first_sample(node_dir: NodeDir, rank: WatchedRank, number: int, ranks: Seque
         rank.answering = not flight_recorder.with_stacks(node_dir, rank.process)
     own = [file for file in rank.output if sum(file in other.output for other in ranks) == 1]
     if own:
-        output_files.save_redirected(node_dir, f"rank_{rank.number}", own, dict.fromkeys(own, rank.rights), rank.output_before)
+        output_files.save_redirected(
+            node_dir, f"rank_{rank.number}", own, dict.fromkeys(own, rank.rights), rank.output_before
+        )
 
 
 def second_sample(
