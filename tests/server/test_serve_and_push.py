@@ -88,18 +88,24 @@ def test_a_push_prints_where_the_incident_is(served: Served) -> None:
 
 
 def test_a_push_that_cannot_be_sent_waits(tmp_path: Path, served: Served) -> None:
-    """With a wrong token or no server the bundle stays in the spool, status 1; the right token sends it."""
+    """With a wrong token or no server the bundle stays in the spool, status 1; the right token sends it. It is not sent
+    to another server, but where that one is said to be the same."""
     spool = {"HANGSCOPE_SPOOL": str(tmp_path / "spool")}
     gone = hangscope("push", INCIDENTS / "stop", "--server", "http://127.0.0.1:9", HANGSCOPE_TOKEN="hs_x", **spool)
     assert (gone.returncode, gone.stdout) == (1, "")
     assert "1 still to be sent" in gone.stderr
-    wrong = hangscope("push", "--server", served.url, HANGSCOPE_TOKEN="hs_wrong", **spool)
+    other = hangscope("push", "--server", served.url, HANGSCOPE_TOKEN="hs_wrong", **spool)
+    assert (other.returncode, "what waits for http://127.0.0.1:9" in other.stderr) == (0, True)
+    here = ("--server", served.url, "--moved-from", "http://127.0.0.1:9")
+    wrong = hangscope("push", *here, HANGSCOPE_TOKEN="hs_wrong", **spool)
     assert wrong.returncode == 1
     assert "does not take the token" in wrong.stderr
     token_file = tmp_path / "token"
     token_file.write_text(served.token + "\n")
-    sent = hangscope("push", "--server", served.url, "--token-file", token_file, HANGSCOPE_TOKEN="hs_wrong", **spool)
+    token_file.chmod(0o644)
+    sent = hangscope("push", *here, "--token-file", token_file, HANGSCOPE_TOKEN="hs_wrong", **spool)
     assert sent.returncode == 0
+    assert "can be read by every user" in sent.stderr
     assert "/incidents/" in sent.stdout
 
 
@@ -161,6 +167,20 @@ def test_a_browser_clicks_through_the_pages(served: Served) -> None:
         browser.close()
     assert [each for each in errors if "401" not in each] == []
     assert [url for url in asked if not url.startswith((served.url, "data:"))] == []
+
+
+def test_a_folder_that_is_open_to_others_is_refused(tmp_path: Path) -> None:
+    """Where others of the machine could read it, nothing is kept, and the error says the cure; the files of a database
+    are its user's alone."""
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    done = hangscope("serve", "--data", folder, "--new-token", "x")
+    assert done.returncode == 2
+    assert f"chmod 700 {folder}" in done.stderr
+    folder.chmod(0o700)
+    assert hangscope("serve", "--data", folder, "--new-token", "x").returncode == 0
+    assert {path.stat().st_mode & 0o077 for path in folder.rglob("*")} == {0}
 
 
 def test_small_answers_are_sent_at_once() -> None:

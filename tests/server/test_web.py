@@ -449,6 +449,18 @@ def test_webhooks_can_be_kept_out_of_our_own_network() -> None:
         ("fe80::1%eth0", True),
         ("224.0.0.1", True),
         ("0.0.0.0", True),
+        ("168.63.129.16", True),
+        ("100.100.100.200", True),
+        ("64:ff9b::7f00:1", True),
+        ("64:ff9b::a9fe:a9fe", True),
+        ("64:ff9b:1::808:808", True),
+        ("::7f00:1", True),
+        ("::ffff:0:10.0.0.1", True),
+        ("fec0::1", True),
+        ("fd00:ec2::254", True),
+        ("2001:0:7f00:1::", True),
+        ("2606:4700::5efe:10.0.0.1", True),
+        ("64:ff9b::808:808", False),
         ("8.8.8.8", False),
         ("2606:4700:4700::1111", False),
     ],
@@ -477,6 +489,28 @@ def test_a_name_that_changes_its_address_does_not_lead_inside(monkeypatch: pytes
     monkeypatch.setattr(socket, "create_connection", connect)
     assert "not from here" in send("http://rebinding.example/x", "s", b"", private=False)
     assert (asked, tried) == (["rebinding.example"], ["8.8.8.8"])
+
+
+def test_a_receiver_that_drips_has_one_deadline() -> None:
+    """However a receiver lets its answer come, byte by byte, sending to it takes no longer than it may."""
+    over = threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection:
+            while not over.wait(0.05):
+                try:
+                    connection.sendall(b"H")
+                except OSError:
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=drip, args=(listening,), daemon=True).start()
+        began = time.monotonic()
+        said = send(f"http://127.0.0.1:{listening.getsockname()[1]}/", "s", b"", private=True, deadline_s=0.5)
+        assert time.monotonic() - began < 5
+        over.set()
+    assert said == "no answer within 0.5 s"
 
 
 def test_a_token_asks_so_often_and_no_more() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -18,18 +18,24 @@ _RESENDS = 3
 @dataclass(frozen=True, slots=True)
 class Sent:
     """What came of it. `incidents` are their numbers on the server; `left` entries still wait, for the reason
-    `problem`."""
+    `problem`; `refused` will never be taken, and lie aside; `others_left` are the servers for which others wait."""
 
     incidents: tuple[int, ...]
     others: int
     left: int
     problem: str = ""
+    refused: int = 0
+    others_left: tuple[str, ...] = ()
 
 
-def send_all(client: ServerClient, spool: Spool, say: Callable[[str], None]) -> Sent:
-    """Send everything that waits. Stops at the first that the server cannot take now; nothing is lost by that."""
+def send_all(client: ServerClient, spool: Spool, say: Callable[[str], None], moved_from: Sequence[str] = ()) -> Sent:
+    """Send everything that waits for this server, or for the addresses that it had before.
+
+    Stops at the first that the server cannot take now; nothing is lost by that."""
     incidents: list[int] = []
     others = 0
+    refused = 0
+    places = {client.url, *(url.rstrip("/") for url in moved_from)}
     problem = ""
     with spool.locked() as alone:
         if not alone:
@@ -37,11 +43,13 @@ def send_all(client: ServerClient, spool: Spool, say: Callable[[str], None]) -> 
         gone = spool.shrink()
         if gone:
             say(f"{spool.folder} is over its bound: the {gone} oldest entries were dropped")
-        for entry in spool.entries():
+        for entry in _of_server(spool, places):
             try:
                 number = _send(client, entry)
             except Refused as error:
-                say(f"dropped, because it will never be taken: {error}")
+                refused += 1
+                say(f"not sent: {error}; it is kept in {spool.put_aside(entry, str(error))}")
+                continue
             except (Unreachable, Unwelcome, OSError) as error:
                 problem = str(error)
                 break
@@ -51,8 +59,14 @@ def send_all(client: ServerClient, spool: Spool, say: Callable[[str], None]) -> 
                 else:
                     incidents.append(number)
             spool.remove(entry)
-        left = len(spool.entries())
-    return Sent(tuple(incidents), others, left, problem)
+        left = len(_of_server(spool, places))
+        others_left = tuple(sorted({entry.server for entry in spool.entries() if entry.server} - places))
+    return Sent(tuple(incidents), others, left, problem, refused, others_left)
+
+
+def _of_server(spool: Spool, places: set[str]) -> list[Entry]:
+    """What waits for this server. What an older hangscope kept names none, and goes to the server that is asked."""
+    return [entry for entry in spool.entries() if entry.server is None or entry.server in places]
 
 
 def _send(client: ServerClient, entry: Entry) -> int | None:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import ssl
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from hangscope.__about__ import __version__
 from hangscope.errors import HangscopeError, SettingsError
 from hangscope.safeio import bounded_json
 
 TIMEOUT_S = 15.0
+"""So long a server may be silent."""
+SLOWEST = 8 << 10
+"""Bytes in a second that go through at least: what is slower than that has stopped."""
 CHUNK_BYTES = 8 << 20
 """Of a bundle, each chunk but the last: what a server takes at once."""
 _ANSWER_BYTES = 4 << 20
@@ -21,6 +27,10 @@ _ANSWER_BYTES = 4 << 20
 
 class Unreachable(HangscopeError):
     """The server does not answer, or cannot take anything now: later again."""
+
+
+class Unknown(Unreachable):
+    """The server does not know what was asked."""
 
 
 class Unwelcome(HangscopeError):
@@ -41,6 +51,7 @@ class ServerClient:
         if any(character <= " " for character in token) or not token.isascii():
             raise SettingsError("the token holds blanks or line breaks", hint="it is one word that begins with hs_")
         self.url = url.rstrip("/")
+        self._timeout_s = timeout_s
         self._path = parts.path.rstrip("/")
         self._token = token
         try:
@@ -85,6 +96,10 @@ class ServerClient:
         found = self._json("GET", "/api/v1/suspects", None).get("suspects")
         return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
+    def node(self, name: str) -> dict[str, Any]:
+        """Whether a node is proposed, as /api/v1/nodes/NAME/check answers. Raises Unknown where a server cannot say."""
+        return self._json("GET", f"/api/v1/nodes/{quote(name, safe='')}/check", None)
+
     def history(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """What other jobs say about a hang, as /api/v1/history answers."""
         return self._json("POST", "/api/v1/history", question)
@@ -107,9 +122,10 @@ class ServerClient:
         for attempt in (1, 2):  # a connection that was kept may have been closed by the other side meanwhile
             is_new = self._connection.sock is None
             try:
-                self._connection.request(method, self._path + path, body, headers)
-                response = self._connection.getresponse()
-                raw = response.read(_ANSWER_BYTES)
+                with self._deadline(self._timeout_s + len(body) / SLOWEST):
+                    self._connection.request(method, self._path + path, body, headers)
+                    response = self._connection.getresponse()
+                    raw = response.read(_ANSWER_BYTES)
                 break
             except (OSError, http.client.HTTPException) as error:
                 self._connection.close()
@@ -119,6 +135,30 @@ class ServerClient:
             self._connection.close()
         return self._checked(response.status, raw)
 
+    @contextmanager
+    def _deadline(self, seconds: float) -> Iterator[None]:
+        """Cut the connection after so long: a server that lets its answer trickle is not waited for for ever."""
+        late = threading.Event()
+
+        def cut() -> None:
+            late.set()
+            connection = self._connection.sock
+            if connection is not None:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(seconds, cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except (OSError, http.client.HTTPException):
+            if late.is_set():
+                raise TimeoutError(f"no whole answer within {seconds:g} s") from None
+            raise
+        finally:
+            timer.cancel()
+
     def _checked(self, status: int, raw: bytes) -> bytes:
         if 200 <= status < 300:
             return raw
@@ -126,7 +166,7 @@ class ServerClient:
         if status in (401, 403):
             raise Unwelcome(f"{self.url} does not take the token: {said}", hint="HANGSCOPE_TOKEN or --token-file")
         if status in (404, 405, 501):
-            raise Unreachable(f"{self.url} does not know what was asked: an older server, or none of hangscope")
+            raise Unknown(f"{self.url} does not know what was asked: an older server, or none of hangscope")
         if status in (400, 413, 422):
             raise Refused(f"{self.url} refuses it: {said}")
         raise Unreachable(f"{self.url} cannot take it now (status {status}): {said}")

@@ -1,7 +1,8 @@
 """What waits to be sent, on disk: one file of JSON an entry, and beside an incident's its bundle.
 
-An entry counts once its JSON has its name. The folder has a bound: where it is reached, the oldest incidents go, and
-who sends says how many. It is for one user alone.
+An entry counts once its JSON has its name. It names the server that it is for: evidence for one is not sent to
+another. What a server refuses for good is kept aside in `refused/`, with the reason. The folder has a bound: where it
+is reached, the oldest incidents go, and who sends says how many. It is for one user alone.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from hangscope.safeio.safe_files import (
     open_file,
     read_file,
     remove_file,
+    rename_below,
 )
 
 MOST_BYTES = 4 << 30
@@ -39,6 +41,7 @@ END = "end"
 _VALUE_BYTES = 16 << 20
 _ABANDONED_S = 86400.0
 _LOCK = "lock"
+_REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class Entry:
     value: dict[str, Any]
     bundle: Path | None
     size: int
+    server: str | None = None
+    """None: kept by a hangscope that did not note it."""
 
 
 def default_spool(environ: Mapping[str, str]) -> Path:
@@ -67,15 +72,17 @@ class Spool:
         make_folder(folder.parent)
         make_private(folder)
 
-    def add(self, kind: str, value: Mapping[str, Any], bundle: Path | None = None) -> None:
-        """Keep something to send; a bundle is copied."""
+    def add(
+        self, kind: str, value: Mapping[str, Any], bundle: Path | None = None, *, server: str | None = None
+    ) -> None:
+        """Keep something to send to a server; a bundle is copied."""
         name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
         if bundle is not None:
             with open_file(bundle) as source, durable_file(self.folder, f"{name}.tar.gz") as out:
                 while piece := source.read(1 << 20):
                     out.write(piece)
         with durable_file(self.folder, f"{name}.json") as out:
-            out.write(as_bytes(json.dumps({"kind": kind, "value": value})))
+            out.write(as_bytes(json.dumps({"kind": kind, "value": value, "server": server})))
 
     def entries(self) -> list[Entry]:
         """What waits, the oldest first. What cannot be read is none, and what broke off long ago is cleared away."""
@@ -101,6 +108,17 @@ class Spool:
             size -= entry.size
             gone += 1
         return gone
+
+    def put_aside(self, entry: Entry, reason: str) -> Path:
+        """Keep what a server refuses for good where it is not sent again; returns where."""
+        aside = self.folder / _REFUSED
+        make_private(aside)
+        names = [f"{entry.name}.json", *([entry.bundle.name] if entry.bundle is not None else [])]
+        for name in names:
+            rename_below(self.folder, name, f"{_REFUSED}/{name}")
+        with durable_file(aside, f"{entry.name}.reason") as out:
+            out.write(as_bytes(f"{reason}\n"))
+        return aside
 
     def remove(self, entry: Entry) -> None:
         self._remove_file(f"{entry.name}.json")
@@ -129,7 +147,9 @@ class Spool:
         if said.get("kind") not in (INCIDENT, ROSTER, END) or (said["kind"] == INCIDENT and bundle is None):
             return None
         size = sizes[f"{stem}.json"] + (sizes[bundle] if bundle else 0)
-        return Entry(stem, said["kind"], said["value"], self.folder / bundle if bundle else None, size)
+        server = said.get("server")
+        place = self.folder / bundle if bundle else None
+        return Entry(stem, said["kind"], said["value"], place, size, server if isinstance(server, str) else None)
 
     def _files(self) -> Iterator[_File]:
         for each in listing(self.folder):

@@ -41,6 +41,7 @@ def test_a_failed_job_is_on_the_server(start: Starter, tmp_path: Path) -> None:
         incident = tmp_path / "run"
         started = start.run(incident, *TORCHRUN, "--fault", "raise", options=options, **given)
         started.wait(90)
+        assert f"on the server: {server.url}/incidents/1" in started.err
         (job,) = server.ask("GET", "/api/v1/jobs", token).json["jobs"]
         assert (job["name"], job["world_size"], job["commit"]) == ("j1", 2, "c0ffee")
         assert job["exit_status"]
@@ -70,7 +71,7 @@ def test_a_dead_server_delays_nothing_and_loses_nothing(start: Starter, tmp_path
     assert (entry.kind, entry.value["exit_status"]) == ("end", 3)
     with running_server(tmp_path / "server", digesters=0) as server:
         token = server.token("push", "read")
-        push = (sys.executable, "-m", "hangscope", "push", "--server", server.url)
+        push = (sys.executable, "-m", "hangscope", "push", "--server", server.url, "--moved-from", "http://127.0.0.1:9")
         assert start(*push, HANGSCOPE_TOKEN=token, HANGSCOPE_SPOOL=str(spool)).wait(30) == 0
         (job,) = server.ask("GET", "/api/v1/jobs", token).json["jobs"]
     assert (job["name"], job["exit_status"]) == ("j2", 3)

@@ -34,11 +34,16 @@ TIMEOUT_S = 10.0
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the problem into this file, and empty it where there is none: NVRx's segment_health_check.JOB.TASK.",
 )
-def command(server: str | None, token_file: Path | None, node: str | None, file: Path | None) -> int:
+@click.option(
+    "--prolog",
+    is_flag=True,
+    help="Exit with 0 also where nothing is known: any other status of a Prolog drains the node.",
+)
+def command(server: str | None, token_file: Path | None, node: str | None, file: Path | None, prolog: bool) -> int:
     """Say by exit status whether a `hangscope serve` proposes to take this node out.
 
-    0: it does not. 1: it does; the reason goes to stdout. 2: not known, because the server does not answer. That is
-    what node-problem-detector's plugins and Slurm's HealthCheckProgram expect; nothing is drained by this.
+    0: it does not. 1: it does; the reason goes to stdout. 2: not known: the server does not answer in time, or knows
+    no node of this name. That is what node-problem-detector's plugins expect; nothing is drained by this.
     """
     name = node or os.environ.get("SLURMD_NODENAME") or os.environ.get("NODE_NAME") or socket.gethostname()
     try:
@@ -46,9 +51,9 @@ def command(server: str | None, token_file: Path | None, node: str | None, file:
             raise SettingsError("no server", hint="--server URL, or HANGSCOPE_SERVER")
         found = _against(server, token(token_file, os.environ), name)
     except HangscopeError as error:
-        note(f"not known: {error}")
-        return UNKNOWN
-    said = "" if found is None else f"hangscope: {found.get('says') or 'suspect'}"
+        note(f"not known: {error}{f'; {error.hint}' if error.hint else ''}")
+        return HEALTHY if prolog else UNKNOWN
+    said = f"hangscope: {found.get('says') or 'suspect'}" if found["proposed"] else ""
     if file is not None:
         from hangscope.incident.layout import write_atomic
 
@@ -57,11 +62,22 @@ def command(server: str | None, token_file: Path | None, node: str | None, file:
     return PROBLEM if said else HEALTHY
 
 
-def _against(server: str, given: str, node: str) -> dict[str, Any] | None:
-    """The suspect for which this node would be taken out."""
-    from hangscope.push.server_client import ServerClient
+def _against(server: str, given: str, node: str) -> dict[str, Any]:
+    """What the server says of this node. Raises where it knows no node of that name: that is not a healthy one."""
+    from hangscope.push.server_client import ServerClient, Unknown
 
     client = ServerClient(server, given, timeout_s=TIMEOUT_S)
-    suspects = client.suspects()
-    client.close()
-    return next((each for each in suspects if each.get("proposed") is True and each.get("node") == node), None)
+    try:
+        found = client.node(node)
+    except Unknown:  # a server from before it could be asked so
+        against = next(
+            (each for each in client.suspects() if each.get("proposed") is True and each.get("node") == node), None
+        )
+        found = {"known": True, "proposed": against is not None, **(against or {})}
+    finally:
+        client.close()
+    if found.get("known") is not True or not isinstance(found.get("proposed"), bool):
+        similar = [str(each)[:200] for each in found.get("similar") or () if isinstance(each, str)]
+        hint = f"it knows {', '.join(similar)}: --node NAME" if similar else "--node NAME, as jobs report it"
+        raise HangscopeError(f"{server} knows no node {node}", hint=hint)
+    return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import tempfile
@@ -66,19 +68,28 @@ def warn_if_readable(file: Path, say: Callable[[str], None]) -> None:
     envvar="HANGSCOPE_SPOOL",
     show_envvar=True,
 )
+@click.option("--job", default="", help="The job's name or number, where the evidence does not say it.")
 @click.option("--source", default="", help="Which node's part it is: a later part of the same node replaces it.")
+@click.option(
+    "--moved-from",
+    metavar="URL",
+    multiple=True,
+    help="An address that the server had before: what waits for it is sent here.",
+)
 def command(
     paths: tuple[Path, ...],
     server: str | None,
     token_file: Path | None,
     cluster: str,
     spool: Path | None,
+    job: str,
     source: str,
+    moved_from: tuple[str, ...],
 ) -> int:
     """Send incidents, or any folder of dumps and logs, to a `hangscope serve`, as redacted bundles.
 
     What the server does not take now stays in the spool, and the next push sends it; without a PATH only that is sent.
-    Exit status 0: the server has everything; 1: something still waits.
+    Exit status 0: the server has everything; 1: something still waits, or was refused.
     """
     if not server:
         raise SettingsError("no server", hint="--server URL, or HANGSCOPE_SERVER")
@@ -92,8 +103,9 @@ def command(
         with tempfile.TemporaryDirectory(prefix="hangscope-") as folder:
             made = Path(folder) / "bundle.tar.gz"
             manifest = _bundle(path, made)
-            kept.add(INCIDENT, describe(path, manifest, cluster=cluster, source=source), made)
-    sent = send_all(client, kept, note)
+            value = describe(path, manifest, cluster=cluster, source=source, job=job)
+            kept.add(INCIDENT, value, made, server=client.url)
+    sent = send_all(client, kept, note, moved_from)
     client.close()
     return _report(sent, server)
 
@@ -103,7 +115,9 @@ def _report(sent: Sent, server: str) -> int:
         write(f"{server.rstrip('/')}/incidents/{number}\n")
     if sent.left:
         note(f"{sent.left} still to be sent: {sent.problem}; `hangscope push` without a path tries again")
-    return NOT_SENT if sent.left else 0
+    if sent.others_left:
+        note(f"not sent: what waits for {', '.join(sent.others_left)}; where that has moved here, --moved-from URL")
+    return NOT_SENT if sent.left or sent.refused else 0
 
 
 def _bundle(path: Path, target: Path) -> Manifest:
@@ -126,12 +140,20 @@ def _bundle(path: Path, target: Path) -> Manifest:
     return write_bundle(source, target, options).manifest
 
 
-def describe(path: Path, manifest: Manifest, *, cluster: str, source: str) -> dict[str, Any]:
+def _content(manifest: Manifest) -> str:
+    """What is in a bundle, as one checksum: the same folder bundled twice is the same evidence, whenever that was."""
+    files = sorted((name, str(entry.get("sha256"))) for name, entry in manifest.files.items())
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+
+
+def describe(path: Path, manifest: Manifest, *, cluster: str, source: str, job: str = "") -> dict[str, Any]:
     """What a server is to know of a bundle before it looks into it."""
     later = _LATER_HANG.search(os.path.basename(os.path.abspath(path)))
     said: dict[str, Any] = {"cluster": cluster, "source": source, "hang": later[1] if later else "hang-1"}
-    if manifest.job:
-        said |= {"job": manifest.job, "attempt": manifest.attempt or "0"}
+    if manifest.job or job:
+        said |= {"job": manifest.job or job, "attempt": manifest.attempt or "0"}
+    else:
+        said |= {"evidence": _content(manifest)}
     if manifest.captured_at:
         try:
             said["captured_at"] = datetime.fromisoformat(manifest.captured_at.replace("Z", "+00:00")).timestamp()

@@ -27,6 +27,8 @@ ROSTER_S = 30.0
 LAST_S = 10.0
 """After the command has ended: what is being sent has so long, then it is left to itself."""
 GIT_S = 5.0
+MOST_SAID = 20
+"""Addresses of incidents that one push says: what waited on this node for long may be many."""
 _IMAGES = ("HANGSCOPE_IMAGE", "SLURM_CONTAINER", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "CONTAINER_IMAGE")
 Ranks = Callable[[], tuple[list[int], int | None]]
 
@@ -115,7 +117,7 @@ class ServerPush:
 
     def _spool(self, kind: str, value: dict[str, Any]) -> None:
         try:
-            Spool(self.options.spool).add(kind, value)
+            Spool(self.options.spool).add(kind, value, server=self.options.url.rstrip("/"))
         except OSError as error:
             self._complain(f"{self.options.spool}: {error.strerror or error}")
 
@@ -133,15 +135,17 @@ class ServerPush:
             pushed = subprocess.Popen(
                 hangscope_command("push", *place, *cluster, *token, *words),
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=clean_environment(os.environ),
                 start_new_session=True,
             )
-            _, said = pushed.communicate()
+            addresses, said = pushed.communicate()
         except OSError as error:
             self._complain(error.strerror or str(error))
             return
+        for address in addresses.decode(errors="replace").split()[:MOST_SAID]:
+            self.say(f"on the server: {address}")
         if pushed.returncode != 0:
             lines = said.decode(errors="replace").strip().splitlines()
             self._complain(lines[-1] if lines else f"status {pushed.returncode}")
