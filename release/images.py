@@ -21,7 +21,7 @@ DEBIAN = "bookworm"
 PYTHON = "3.11"
 """Of that Debian."""
 MIRROR = "http://deb.debian.org/debian"
-TARGETS = ("hangscope", "sidecar")
+TARGETS = ("hangscope", "server", "sidecar")
 HERE = {"STORAGE_DRIVER": "vfs", "BUILDAH_ISOLATION": "chroot"}
 """Works in a sandbox too, without overlays and namespaces."""
 
@@ -59,7 +59,17 @@ def fetch_wheels(wheel: Path, folder: Path, python: str) -> None:
     platforms = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
     chosen = [word for name in platforms for word in ("--platform", name)]
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-q", "-d", folder]
-    run([*pip, "--only-binary=:all:", "--python-version", python, *chosen, f"{wheel}[capture]"])
+    run(
+        [
+            *pip,
+            "--only-binary=:all:",
+            "--python-version",
+            python,
+            *chosen,
+            f"{wheel}[capture,objectstore,serve]",
+            "s3fs",
+        ]
+    )
 
 
 def debian_base(root: Path) -> str:

@@ -5,8 +5,8 @@
     cd tests && python -m kits.attack_server --crowd --minutes 1         # 10,000 idle connections, 200 slow clients,
                                                                          # 1,000 wrong tokens a second
 
-The attackers have push tokens of one project each, and a process of their own. Another project pushes a bundle every two
-seconds and waits until it is diagnosed; a probe asks /healthz ten times a second, of the server and, for what the
+The attackers have push tokens of one project each, and a process of their own. Another project pushes a bundle every
+two seconds and waits until it is diagnosed; a probe asks /healthz ten times a second, of the server and, for what the
 machine itself does at that moment, of one that nobody attacks. At the end: how long each took.
 """
 
