@@ -78,6 +78,7 @@ class Doubt(Enum):
     SECOND_CAUSE = MEDIUM, "a rank without evidence may be a second cause"
     UNEXPLAINED = MEDIUM, "other ranks hang for a separate reason"
     AT_WORK = MEDIUM, "it is working, and may resume on its own"
+    POLLS = MEDIUM, "it wakes up again and again, and whether that gets anywhere is not known"
     GIL_HELD = MEDIUM, "it holds the GIL, as a rank waiting for its GPU would: where it holds it is not recorded"
     NOT_ENDED_BY_SIGTERM = MEDIUM, "what kept it from exiting on SIGTERM is not recorded"
     FROM_LOGS = LOW, "from sequence numbers in logs"

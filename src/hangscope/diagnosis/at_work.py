@@ -36,6 +36,34 @@ def is_at_work(case: Case, accusation: Accusation[Any]) -> bool:
     return all(accused.kind in _MAY_WORK and _works(case, accused.rank) for accused in accusation.accused)
 
 
+def may_be_at_work(case: Case, accusation: Accusation[Any]) -> tuple[int, ...]:
+    """The accused whose main threads woke up again and again: they poll, or try something anew, and it is not known
+    whether that gets anywhere. Inside an operation of its own a rank waits, however it does that."""
+    if not accusation.hang or is_at_work(case, accusation):
+        return ()
+    kinds = {accused.rank: accused.kind for accused in accusation.accused}
+    found = []
+    for rank in accusation.ranks:
+        process = case.job.processes.get(rank)
+        if process is not None and process.polls is True and kinds.get(rank) is CauseKind.ABSENT:
+            found.append(rank)
+    return tuple(found)
+
+
+def with_polls(case: Case, accusation: Accusation[Any], words: Words) -> Words:
+    """The same wait, and what is not known about the ranks that poll."""
+    ranks = may_be_at_work(case, accusation)
+    if not ranks:
+        return words
+    wakes = (
+        f"{ranks_text(ranks)} {verb(ranks, 'wakes', 'wake')} up again and again: {verb(ranks, 'it polls', 'they poll')}"
+    )
+    text = f"{wakes} or {verb(ranks, 'tries', 'try')} something anew, and whether that gets anywhere is not known"
+    processes = [process for rank in ranks[:1] if (process := case.job.processes.get(rank)) is not None]
+    findings = [Finding(text, sources(process)) for process in processes]
+    return replace(words, why=[*words.why, *findings], steps=[*words.steps, ANNOUNCE])
+
+
 def _works(case: Case, rank: int) -> bool:
     process = case.job.processes.get(rank)
     return process is not None and process.works is True

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from hangscope.diagnosis.accusation import Accusation
-from hangscope.diagnosis.at_work import ANNOUNCE, is_at_work, with_work
+from hangscope.diagnosis.at_work import ANNOUNCE, is_at_work, with_polls, with_work
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.causes import CAUSE_OF
@@ -23,7 +23,7 @@ def say(case: Case, accusation: Accusation[Any]) -> Words:
     words = with_printed(case, accusation, words)
     if case.job.recovered_s is not None:
         return _pause(case, accusation, words, case.job.recovered_s)
-    return with_work(case, accusation, words) if is_at_work(case, accusation) else words
+    return with_work(case, accusation, words) if is_at_work(case, accusation) else with_polls(case, accusation, words)
 
 
 def _with_storage(case: Case, accusation: Accusation[Any], words: Words) -> Words:

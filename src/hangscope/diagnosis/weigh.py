@@ -22,7 +22,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from hangscope.diagnosis.accusation import HIGH, LOW, MEDIUM, Accusation, Doubt, Grounds, Layer, Level
-from hangscope.diagnosis.at_work import is_at_work
+from hangscope.diagnosis.at_work import is_at_work, may_be_at_work
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.precedence import Precedence
 from hangscope.diagnosis.verdict import CauseKind
@@ -155,6 +155,8 @@ def _with_disputes(case: Case, accusation: Accusation[Any]) -> Accusation[Any]:
     on a node whose clock is off, if it is the clock; nor is it a hang while the accused work."""
     if is_at_work(case, accusation):
         accusation = replace(accusation, doubts=[*accusation.doubts, Doubt.AT_WORK])
+    elif may_be_at_work(case, accusation):
+        accusation = replace(accusation, doubts=[*accusation.doubts, Doubt.POLLS])
     if accusation.outcome is Outcome.DESYNC:
         return accusation  # what a recording lacks says nothing about the calls that it has
     by_record = [a.rank for a in accusation.accused if a.kind not in (CauseKind.DEAD, CauseKind.FROZEN)]

@@ -54,7 +54,7 @@ class Process:
     several looks; empty where it stood outside all of them. `unanswered` is whether questions to it stayed without
     an answer: False where it answered, or where no companion runs in it to be asked. `moved` is whether it got anywhere
     between two looks. `works` is whether it was at work while the others waited, by its share of a core or the bytes
-    that it reads and writes.
+    that it reads, writes, sends and receives; `polls` is whether its main thread woke up again and again meanwhile.
     """
 
     rank: int
@@ -75,6 +75,7 @@ class Process:
     unanswered: bool | None = None
     moved: bool | None = None
     works: bool | None = None
+    polls: bool | None = None
     cpu_share: float | None = None
     io_bytes_per_s: float | None = None
     gpu_busy_percent: float | None = None

@@ -25,6 +25,7 @@ def rank_of(code: str) -> tuple[WatchedRank, subprocess.Popen[bytes]]:
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
+    time.sleep(0.2)  # to fall asleep
     return WatchedRank.of(RankProcess(process.pid, 0)), process
 
 
@@ -216,3 +217,23 @@ def test_a_rank_that_works_no_longer_is_looked_at_again(
     assert job.ender.stopped_working(job) is stopped  # type: ignore[arg-type]
     job.polling.ranks.by_number.clear()
     assert not job.ender.stopped_working(job)  # type: ignore[arg-type]
+
+
+def test_a_rank_that_polls_is_not_ended_by_default(tmp_path: Path) -> None:
+    """Whether a loop that polls gets anywhere is not known: the job is left alone, which is said, unless asked."""
+    code = "import os, time; print('up', flush=True)\nwhile not os.path.exists('/nowhere'): time.sleep(0.1)"
+    rank, process = rank_of(code)
+    try:
+        for on_hang, ends in ((OnHang(kill=True), False), (OnHang(kill=True, kill_working=True), True)):
+            job = StuckJob(tmp_path, rank, on_hang, looked_at=False)
+            begun = time.monotonic()
+            job.activity.look([rank], begun - 9)
+            time.sleep(0.5)
+            for ago in (6, 3, 0):
+                job.activity.look([rank], begun - ago)
+            assert job.turn_after(900.0) is ends
+            assert any("polling" in line for line in job.said) is not ends
+            job.polling.close()
+    finally:
+        process.kill()
+        process.wait()

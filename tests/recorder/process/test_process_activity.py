@@ -26,6 +26,47 @@ CHILD_WORKS = """
 import subprocess, sys
 subprocess.run([sys.executable, '-c', 'while True: sum(range(10000))'])
 """
+SENDS = """
+import socket, threading, time
+listener = socket.create_server(("127.0.0.1", 0))
+sender = socket.create_connection(listener.getsockname())
+reader, _ = listener.accept()
+threading.Thread(target=lambda: [reader.recv(1 << 20) for _ in iter(int, 1)], daemon=True).start()
+while True:
+    sender.send(b"x" * 100_000)
+    time.sleep(0.1)
+"""
+POLLS = """
+import os, time
+while not os.path.exists("/nowhere"):
+    time.sleep(0.5)
+"""
+SLEEPS = "import time; time.sleep(60)"
+LOADER_WAITS = """
+import multiprocessing
+queue = multiprocessing.Queue()
+try:
+    queue.get(timeout=60)
+except Exception:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "works", "polls"),
+    [(SENDS, True, True), (POLLS, False, True), (SLEEPS, False, False), (LOADER_WAITS, False, False)],
+)
+def test_bytes_that_are_sent_are_work_and_a_loop_that_polls_is_not_known(code: str, works: bool, polls: bool) -> None:
+    """What goes through send() counts, which /proc/PID/io does not show; one sleep or wait is neither."""
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        try:
+            time.sleep(0.7)
+            before = ActivitySample.of(process.pid, time.monotonic())
+            time.sleep(1.2)
+            used = ActivitySample.of(process.pid, time.monotonic()).since(before)
+            assert (used.works, used.polls) == (works, polls), used
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(

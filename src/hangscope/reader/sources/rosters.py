@@ -87,6 +87,7 @@ def read_row(row: Mapping[str, Any], trust: Trust, source: Source, node: str | N
         stood_s=number(row.get("stood_s")),
         moved=flag(row.get("moved")),
         works=flag(row.get("works")),
+        polls=flag(row.get("polls")),
         cpu_share=number(row.get("cpu_share")),
         io_bytes_per_s=number(row.get("io_bytes_per_s")),
         unanswered=row["server_answers"] is False if "server_answers" in row else None,

@@ -2,7 +2,8 @@
 
 That a job stands still does not say that it hangs: a rank may save, evaluate or compile. So it is ended only after a
 time of its own (`--kill-after`), later than its slowest pause so far, twice as late where the verdict is not sure, and
-not while the rank that the others wait for is seen to work. When that will be is said before.
+not while the rank that the others wait for is seen to work, or to wake up again and again (`--kill-idle-only`, the
+default). When that will be is said before.
 
 Before that their GPUs are asked what they run, where they can be: it takes their CUDA contexts. Then ranks get SIGTERM,
 and SIGKILL after a grace period. Only ranks are ended, never the launcher: it decides what comes next, a restart or the
@@ -84,7 +85,7 @@ class RankEnder:
         if left_s > 0:
             self._announce(hang, "later", f"will end the job in {duration(left_s)} unless it resumes")
             return
-        if not self._seen_idle(verdict):
+        if not self._seen_idle(hang, verdict):
             return
         ranks = self._polling.living
         self.pids = {rank.process.pid for rank in ranks}
@@ -106,7 +107,7 @@ class RankEnder:
             return []
         return self._seen_working(verdict)
 
-    def _seen_idle(self, verdict: Mapping[str, Any]) -> bool:
+    def _seen_idle(self, hang: Path, verdict: Mapping[str, Any]) -> bool:
         """Whether those that the others wait for were looked at for long enough to say that they do not work. On a busy
         machine the agent may have had no time for that."""
         if self._on_hang.kill_working or self._on_hang.kill_after_s == 0 or verdict.get("kind") not in _MAY_WORK:
@@ -116,6 +117,11 @@ class RankEnder:
         awaited = [rank for rank in living if rank.number in accused]
         if not accused:
             awaited = [rank for rank in living if rank.progress.oldest() is None]
+        polling = [rank.number for rank in awaited if self._activity.polls(rank)]
+        if polling and verdict.get("kind") != "frozen":  # what wakes a frozen rank is our signal for its stack
+            may = f"{rank_list(polling, _MOST_NAMED)} may be polling for something, or trying it again"
+            self._announce(hang, "polls", f"{may}: the job will not be ended (--kill-working ends it)")
+            return False
         return all(self._activity.idle_s(rank) >= _IDLE_S for rank in awaited)
 
     def stopped_working(self, captures: Captures) -> bool:

@@ -1,7 +1,7 @@
 """Whether a rank works: its processes use the CPU, or its reads and writes go on, between two looks.
 
 A rank that saves, evaluates, compiles or reads keeps the others waiting just as one that hangs does. What it costs the
-machine tells them apart: a rank that waits, sleeps or is stopped costs nothing.
+machine tells them apart: a rank that waits, sleeps or is stopped costs nothing. Of a loop that polls it is not known.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class RankActivity:
         self._before: dict[int, ActivitySample] = {}
         self._worked_at: dict[int, float] = {}
         self._idle_since: dict[int, float] = {}
+        self._polling: set[int] = set()
 
     def look(self, ranks: Iterable[WatchedRank], now: float) -> None:
         """Compare each rank with the last look, where that is long enough ago."""
@@ -35,7 +36,10 @@ class RankActivity:
             self._before[pid] = sample
             if before is None:
                 continue
-            if sample.since(before).works:
+            activity = sample.since(before)
+            if activity.polls:
+                self._polling.add(pid)
+            if activity.works:
                 self._worked_at[pid] = now
                 self._idle_since.pop(pid, None)
             else:
@@ -45,6 +49,10 @@ class RankActivity:
         """Whether it was seen to work lately."""
         worked_at = self._worked_at.get(rank.process.pid)
         return worked_at is not None and now - worked_at < REMEMBERED_S
+
+    def polls(self, rank: WatchedRank) -> bool:
+        """Whether its main thread was ever seen to wake up by itself, as a loop does that polls or tries again."""
+        return rank.process.pid in self._polling
 
     def idle_s(self, rank: WatchedRank) -> float:
         """For how long it was looked at and never seen to work; 0 where nobody could compare: that it does not work is

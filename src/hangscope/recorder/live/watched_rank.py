@@ -362,8 +362,13 @@ def _ends_of(files: list[Path], rights: Rights) -> dict[Path, bytes]:
 
 def _activity(seen: Activity | None) -> dict[str, Any]:
     if seen is None:
-        return {"works": None, "cpu_share": None, "io_bytes_per_s": None}
-    return {"works": seen.works, "cpu_share": round(seen.cpu_share, 3), "io_bytes_per_s": round(seen.bytes_per_s)}
+        return {"works": None, "polls": None, "cpu_share": None, "io_bytes_per_s": None}
+    return {
+        "works": seen.works,
+        "polls": seen.polls,
+        "cpu_share": round(seen.cpu_share, 3),
+        "io_bytes_per_s": round(seen.bytes_per_s),
+    }
 
 
 def _group(said: dict[str, Any]) -> dict[str, Any]:

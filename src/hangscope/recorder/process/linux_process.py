@@ -46,6 +46,8 @@ class Stat:
     exit_code: int | None
     exiting: bool = False
     """The kernel takes it apart, or writes its core: that lasts seconds where it holds much memory."""
+    major_faults: int = 0
+    """Pages that had to be read from somewhere, as by who reads a mapped file."""
 
     @property
     def alive(self) -> bool:
@@ -70,6 +72,7 @@ def stat(pid: int) -> Stat | None:
         started_ticks=int(fields[19]),
         cpu_seconds=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,
         exiting=bool(int(fields[6]) & _EXITING),
+        major_faults=int(fields[9]),
         exit_code=_status(int(fields[49])) if fields[0] == "Z" and len(fields) > 49 else None,
     )
 
