@@ -107,10 +107,10 @@ _OPTIONS = (
         **from_environ("KILL_AFTER"),
     ),
     click.option(
-        "--kill-working",
-        is_flag=True,
-        help="For --on-hang kill: even while the rank that the others wait for is seen working (a save, an evaluation; "
-        "hangscope.expect_pause() in the code announces those).",
+        "--kill-working/--kill-idle-only",
+        default=False,
+        help="For --on-hang kill: even while the rank that the others wait for is seen working (a save, an upload) or "
+        "polling (not known), or only where it does neither.  [default: --kill-idle-only]",
         **from_environ("KILL_WORKING"),
     ),
     click.option(
