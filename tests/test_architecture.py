@@ -31,9 +31,9 @@ BELOW: dict[str, set[str]] = {
     "model": {"engine_roles", "failure_kinds", "errors"},
     "wordings": {"failure_kinds"},
     "safeio": {"wordings", "errors"},
-    "sources": {"incident", "safeio", "errors"},
+    "sources": {"model", "incident", "safeio", "errors"},  # the model for read.py and what it gives back alone
     "incident": {"safeio", "errors", "__about__"},
-    "bundle": {"incident", "safeio", "errors", "__about__"},
+    "bundle": {"sources", "incident", "safeio", "errors", "__about__"},
     "recorder": {
         "sources",
         "verdict_words",
@@ -47,7 +47,7 @@ BELOW: dict[str, set[str]] = {
     },
     "push": {"incident", "safeio", "text", "errors", "__about__"},
     "demo": {"errors"},
-    "reader": {"verdict_words", "incident", "safeio", "wordings", "model", "engine_roles", "errors"},
+    "reader": {"sources", "verdict_words", "incident", "safeio", "wordings", "model", "engine_roles", "errors"},
     "cluster": {"recorder", "reader", "incident", "safeio", "model", "errors", "__about__"},
     "simulate": {"reader", "model", "errors", "__about__"},
     "diagnosis": {"verdict_words", "reader", "model", "text", "engine_roles", "errors"},
@@ -186,6 +186,20 @@ def ids(path: Path) -> str:
     return str(path.relative_to(PACKAGE))
 
 
+def test_only_a_sources_reading_may_import_the_model() -> None:
+    """What is asked for in a job, or on a bare node, imports the standard library, safeio and the incident alone."""
+    reads = ("read.py", "report.py")
+    up = {
+        f"{ids(path)}: {name}"
+        for path in modules()
+        if room(path) == "sources" and path.name not in reads
+        for name, _ in imports(path)
+        if name.startswith("hangscope.model") or name.endswith((".read", ".report"))
+    }
+    assert not up
+    assert not loaded_by("import hangscope.recorder.capture.capture_node") & HEAVY
+
+
 def test_imports_point_down() -> None:
     """A module imports from its own room and the rooms below it, never sideways and never up."""
     rooms = {room(path) for path in modules()}
@@ -307,7 +321,7 @@ def test_every_folder_says_what_lives_there() -> None:
 
 
 def test_the_counts_count() -> None:
-    """Packing is told from exchanging, and our own words are found in names as in prose."""
+    """Packing is report from exchanging, and our own words are found in names as in prose."""
     assert house.packed(ast.parse("a, b = 1, 2\na, b = b, a\na, b = f()\n")) == [1]
     assert [word for _, word in house.own_words("self._fates = 1\n")] == ["fates"]
     assert not house.own_words("outstanding_customer = 'notwithstanding'\n")
@@ -399,7 +413,7 @@ def test_one_room_opens_files() -> None:
 
 
 def test_what_touches_files_is_seen() -> None:
-    """Calls of `open`, `os`, `shutil` and `Path` that go to a file by its path are told from others."""
+    """Calls of `open`, `os`, `shutil` and `Path` that go to a file by its path are report from others."""
     seen = (
         "open(x)",
         "os.chmod(x, 1)",
@@ -465,7 +479,7 @@ def test_one_place_makes_numbers_of_text() -> None:
 
 
 def test_what_makes_numbers_is_seen() -> None:
-    """Conversions of text are told from others."""
+    """Conversions of text are report from others."""
     for text in ("int(match[1])", "float(x)", "timedelta(hours=h)", "datetime(y, 1, 1)", "text.isdigit()"):
         assert makes_numbers(ast.parse(text, mode="eval").body), text
     for text in ("int(Kind.SEND)", 'float("nan")', "integer(x)", "is_number(x)"):
@@ -539,7 +553,7 @@ def bytes_literals(path: Path) -> Iterator[bytes]:
 
 
 def test_each_formats_magic_is_in_one_file() -> None:
-    """The first bytes by which a format is told stand in one module, and whoever asks for the format imports it."""
+    """The first bytes by which a format is report stand in one module, and whoever asks for the format imports it."""
     homes = [PACKAGE / "safeio" / "file_magic.py", PACKAGE / "incident" / "blackbox_layout.py"]
     magics = {literal for home in homes for literal in bytes_literals(home) if len(literal) > 1}
     assert {b"\xffHSNCCLB", b"\x1f\x8b", b"ustar", b"PK\x03\x04"} <= magics

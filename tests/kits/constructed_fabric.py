@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hangscope.recorder.capture import sys_counters
+from hangscope.sources.net_counters import capture as sys_counters
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # also run as a script
 

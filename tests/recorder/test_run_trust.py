@@ -30,7 +30,6 @@ from hangscope.recorder.agent import diagnose_process, incident_manifest, never_
 from hangscope.recorder.agent.dump_watch import DumpWatch
 from hangscope.recorder.agent.metrics import Metrics, Numbers
 from hangscope.recorder.agent.node_agent import AgentOptions
-from hangscope.recorder.capture import ras_question
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.launch import job_environment, relay, run_places
@@ -40,6 +39,7 @@ from hangscope.recorder.rundir.job_identity import identify
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.setup import blackbox_library, settings
 from hangscope.safeio.safe_files import Patience, Refused
+from hangscope.sources.nccl_ras import capture as ras_question
 from kits import hung_mount
 from kits.agent_parts import AgentParts
 from kits.json_fields import changed, places

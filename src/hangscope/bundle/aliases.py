@@ -17,6 +17,7 @@ from pathlib import Path
 from hangscope.bundle.redact.edits import back_over
 from hangscope.errors import DamagedError
 from hangscope.incident.layout import write_json
+from hangscope.sources import slices
 
 MAP_SCHEMA = "hangscope.aliases/1"
 
@@ -56,7 +57,12 @@ _RANGE = re.compile(rb"\[(?P<list>\d{1,9}(?:-\d{1,9})?(?:,\d{1,9}(?:-\d{1,9})?)*
 """Slurm's way to name many hosts: `gpu-a[017-020,031]`."""
 
 
-_FOLDERS = frozenset(b"nodes logs dumps stacks ras kernel counters blackbox gpu".split())
+_FOLDERS = frozenset(
+    (
+        *b"nodes logs dumps stacks blackbox gpu".split(),
+        *(schema.FOLDER.encode() for schema in slices.found("schema", "FOLDER")),
+    )
+)
 """What incidents call their own folders."""
 _HOST_LISTS = re.compile(
     rb"[\"'](?:nodes|hosts|nodes_expected|nodes_present|nodes_missing)[\"']\s{0,3}:\s{0,3}\[(?P<list>[^\]]{1,4000000})\]"

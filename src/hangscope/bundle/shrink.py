@@ -13,6 +13,7 @@ from typing import IO
 
 from hangscope.incident.stale_files import dump_rank
 from hangscope.safeio.file_magic import is_gzip
+from hangscope.sources import slices
 
 HEAD_BYTES = 64 << 10
 TAIL_BYTES = 192 << 10
@@ -56,7 +57,7 @@ _RANK = re.compile(r"rank[_-]?(\d+)(?=[._/-]|$)")
 _NCCL_LOG = re.compile(r"(?:^|/)nccl[._-].*?[._-](?P<pid>\d+)(?:\.\w+)*$")
 _STACK = re.compile(r"(?:^|/)stacks/rank_\d+\.(\d+)\.|(?:^|/)(?:py-?spy|stack)s?[^/]*$")
 _SAMPLE = re.compile(r"\.(\d+)\.\w+$")
-_FOLDERS = {"gpu": "gpu", "kernel": "kernel", "counters": "counters", "ras": "ras", "blackbox": "black box"}
+_FOLDERS = {"gpu": "gpu", "blackbox": "black box"}
 
 
 def item(name: str, size: int, head: bytes = b"") -> Item:
@@ -74,10 +75,11 @@ def _kind(name: str, head: bytes) -> tuple[str, int]:
     """What a file is, and of which sample."""
     if name.endswith("node.json"):
         return "node", 1
-    folder = next((part for part in name.split("/")[:-1] if part in _FOLDERS), None)
+    folders = {**_FOLDERS, **{schema.FOLDER: schema.KIND for schema in slices.found("schema", "FOLDER")}}
+    folder = next((part for part in name.split("/")[:-1] if part in folders), None)
     if folder is not None:
         numbered = _SAMPLE.search(name)
-        return _FOLDERS[folder], int(numbered[1]) if numbered else 1
+        return folders[folder], int(numbered[1]) if numbered else 1
     if head[:1] == b"\x80" or dump_rank(name) is not None:
         return "dump", 1
     if stack := _STACK.search(name):

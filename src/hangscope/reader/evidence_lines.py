@@ -25,9 +25,10 @@ from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.progress_lines import progress_lines
 from hangscope.reader.logs.unwrap import unwrapped
 from hangscope.reader.ranks_in_paths import rank_of_log
-from hangscope.reader.sources import error_files, port_counters, ras_answers, rosters, sysfs
+from hangscope.reader.sources import error_files, port_counters, rosters, sysfs
 from hangscope.reader.sources.stack_dumps import StackText
 from hangscope.safeio import bounded_json, limits
+from hangscope.sources import slices
 from hangscope.wordings import words
 
 LINE_BYTES = 8192
@@ -145,7 +146,7 @@ def keep_evidence(source: IO[bytes], out: IO[bytes], cited: Collection[int] = ()
     head = source.read(limits.HEAD_BYTES)
     source.seek(0)
     parts = tuple(name.split("/"))
-    if not head or (sysfs.place_of(parts) is not None and len(head) <= sysfs.MAX_BYTES) or ras_answers.recognise(head):
+    if not head or (sysfs.place_of(parts) is not None and len(head) <= sysfs.MAX_BYTES) or slices.reader_of(head):
         return _copy(source, out)
     if head.lstrip()[:1] in (b"{", b"[") and bounded_json.may_be_json(head):
         known = True if dump_file.recognise(head) else _known_json(source)

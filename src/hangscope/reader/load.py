@@ -47,6 +47,8 @@ from hangscope.reader.sources.incident_files import Manifest
 from hangscope.reader.statements import Statement
 from hangscope.safeio.evidence_names import Known
 from hangscope.safeio.held import held_trees
+from hangscope.sources.nccl_ras.read import Answer as RasAnswer
+from hangscope.sources.report import SourceReport
 
 T = TypeVar("T")
 
@@ -185,7 +187,7 @@ def _job(evidence: Evidence, inputs: tuple[str, ...], *, consume: bool = True) -
     processes, start_ns, old = newest_processes(merge_nccl(evidence.texts), listed)
     evidence.gaps.extend(old)
     who = _identify(evidence, statements, processes, assembled, world_size)
-    reports, foreign = resolve_nccl.ras_reports(evidence.answers, who)
+    reports, foreign = resolve_nccl.ras_reports(evidence.reported_by(RasAnswer), who)
     evidence.gaps.extend(foreign)
     who.statements.extend(resolve_ranks.network_statements(who, processes))
     merged, said_of_ranks, conflicts = merge_processes(who)
@@ -249,7 +251,7 @@ def _identify(
         world_size,
         _named_hosts(evidence),
         {rank: [evidence.paths[dump.file] for dump in of_rank] for rank, of_rank in assembled.dumps.items()},
-        [report for answer in evidence.answers for report in answer.reports],
+        [report for answer in evidence.reported_by(RasAnswer) for report in answer.reports],
         [pod.name for pod in evidence.pods],
     )
 
@@ -289,8 +291,10 @@ def _gaps_in_files(evidence: Evidence) -> Iterator[Gap]:
         yield from manifest.gaps
     for node in evidence.nodes:
         yield from node.gaps
-    for answer in evidence.answers:
+    for answer in evidence.reported_by(RasAnswer):
         yield from answer.gaps
+    for report in evidence.reported_by(SourceReport):
+        yield from report.gaps
 
 
 def _first(*sources: Sequence[T | None]) -> T | None:
@@ -333,6 +337,7 @@ def _facts(
     sampled, alone = port_counters.first_and_last(snapshots := [_placed(each, who) for each in evidence.snapshots])
     events = resolve_nccl.transport_events(who, processes, texts, comms, times)
     kernel = [*resolve_ranks.kernel_messages(texts, who), *_counted_kills(evidence)]
+    kernel += [message for report in evidence.reported_by(SourceReport) for message in report.kernel]
     other_failures = [*resolve_failures.of_transport(events), *resolve_failures.of_kernel(kernel, who)]
     reported = _resolved(reported, [*other_failures, *_failures_in_files(evidence)], merged, assembled)
     watchdog = reported.watchdog
@@ -402,6 +407,8 @@ def _with_pods(reported: _Reported, evidence: Evidence, who: Identity, assembled
 
 def _failures_in_files(evidence: Evidence) -> Iterator[Failure]:
     """What counters of the fabric and manifests say failed."""
+    for report in evidence.reported_by(SourceReport):
+        yield from report.failures
     yield from resolve_failures.of_fabric(evidence.texts)
     yield from resolve_failures.of_hang_detector(evidence.texts)
     for manifest in evidence.manifests:
@@ -554,7 +561,7 @@ def _nccl_versions(evidence: Evidence, assembled: Assembled) -> Iterator[str | N
     dumps = (dump for of_rank in assembled.dumps.values() for dump in of_rank)
     yield from sorted({dump.library_version for dump in dumps if dump.library_version})
     yield from (text.nccl.nccl_version for text in evidence.texts)
-    yield from (answer.nccl_version for answer in evidence.answers)
+    yield from (answer.nccl_version for answer in evidence.reported_by(RasAnswer))
     yield from (text.torch.nccl_version for text in evidence.texts)
 
 

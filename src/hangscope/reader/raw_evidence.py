@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from hangscope.model import BlackBox, CallSite, CodeLines, Gap, GpuCore, Source, ThreadStack
 from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.find_files import Found
 from hangscope.reader.logs.launchers.slurm_log import MOST_STATEMENTS
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.sources import error_files, live_status, port_counters, ras_answers, ray_state, sysfs
+from hangscope.reader.sources import error_files, live_status, port_counters, ray_state, sysfs
 from hangscope.reader.sources.incident_files import Manifest, NodeFile
 from hangscope.reader.sources.kubernetes_pods import Pod
 from hangscope.reader.statements import Statement
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -26,7 +28,8 @@ class Evidence:
     statements: list[Statement] = field(default_factory=list)
     nodes: list[NodeFile] = field(default_factory=list)
     manifests: list[Manifest] = field(default_factory=list)
-    answers: list[ras_answers.Answer] = field(default_factory=list)
+    source_reports: list[tuple[str, Any]] = field(default_factory=list)
+    """(source, what its `read` made of a file)."""
     errors: list[tuple[error_files.ErrorFile, str, str | None, tuple[str, ...]]] = field(default_factory=list)
     """(torchrun's error file, its name, its node, its path)."""
     snapshots: list[port_counters.Snapshot] = field(default_factory=list)
@@ -64,7 +67,7 @@ class Evidence:
             or any(text.useful for text in self.texts)
             or self.statements
             or self.nodes
-            or self.answers
+            or self.source_reports
             or self.errors
             or self.snapshots
             or self.boxes
@@ -73,6 +76,10 @@ class Evidence:
             or any(pod.ends for pod in self.pods)
             or live_status.stood_still(self.statuses)
         )
+
+    def reported_by(self, source: type[T]) -> list[T]:
+        """What was read from files, of one kind."""
+        return [report for _, report in self.source_reports if isinstance(report, source)]
 
     @property
     def reason_without_manifest(self) -> str | None:

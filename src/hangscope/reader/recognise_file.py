@@ -26,13 +26,13 @@ from hangscope.reader.sources import (
     kubernetes_pods,
     live_status,
     port_counters,
-    ras_answers,
     ray_state,
     rosters,
     sysfs,
 )
 from hangscope.safeio import bounded_json, limits
 from hangscope.safeio.file_magic import is_cuda_elf
+from hangscope.sources import slices
 
 
 def read_file(item: Found, evidence: Evidence) -> None:
@@ -97,13 +97,15 @@ def _is_counter(item: Found, evidence: Evidence) -> bool:
     return known
 
 
-def _is_ras_answer(item: Found, head: bytes, evidence: Evidence) -> bool:
-    if not ras_answers.recognise(head) or item.size > limits.JSON_BYTES:
+def _is_of_a_source(item: Found, head: bytes, evidence: Evidence) -> bool:
+    """A file that one of the sources knows by its content."""
+    source = slices.reader_of(head)
+    if source is None or item.size > limits.JSON_BYTES:
         return False
     data = item.read()
-    answer = ras_answers.read(data, item.file)
-    evidence.answers.append(answer)
-    if not answer.is_json:  # people paste a log and an answer into one file
+    report = source.read(data, item.file)
+    evidence.source_reports.append((slices.name_of(source), report))
+    if hasattr(source, "may_hold_log") and source.may_hold_log(report):
         text = TextFile(item.file, item.parts)
         text.read(io.BytesIO(data), len(data))
         if text.useful:
@@ -222,7 +224,7 @@ def _is_text(item: Found, head: bytes, evidence: Evidence) -> bool:
 
 
 _FORMATS: tuple[Callable[[Found, bytes, Evidence], bool], ...] = (
-    _is_ras_answer,
+    _is_of_a_source,
     _is_black_box,
     _is_gpu_core,
     _is_dump,

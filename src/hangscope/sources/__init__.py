@@ -1,6 +1,11 @@
-"""Where evidence of a live process comes from, without touching it: its memory, read from outside.
+"""Where evidence comes from: one folder for each kind, a slice, with all that is known of it.
 
-`flight_recorder/` reads torch's flight recorder, `stacks` the frames of its threads. Standard library alone. What a
-process holds is its own word: each size, count and address is bounded, and nothing is believed that does not prove
-itself.
+    schema.py    what lies on disk, for who writes and who reads: FOLDER, and the kind that a bundle gives up together
+    settings.py  what must be set for it, and `check`, which doctor asks
+    capture.py   `save`, which a capture of a node calls: in its time, whatever fails; standard library and safeio alone
+    read.py      `recognise` and `read`: from content to model values; the only file that may import the model
+
+Each file is found by being there (`slices`): whoever captures, reads, bundles or examines walks over the slices and
+names none. A slice has the files that it needs. `flight_recorder/`, `process_waits/` and `stacks` look at a live
+process without touching it; what a process holds is its own word, so each size, count and address is bounded.
 """

@@ -16,7 +16,7 @@ from hangscope.diagnosis.hardware import xids
 from hangscope.diagnosis.hardware.counter_meaning import COUNTERS, counter_text, over_limit
 from hangscope.diagnosis.hardware.port_paths import Ports
 from hangscope.model import CounterChange, KernelMessage, Process, Source
-from hangscope.recorder.capture import sys_counters
+from hangscope.sources.net_counters import capture as sys_counters
 from kits.constructed_fabric import FAULTY, NODES, RECEIVER, SENDER, Fabric, Moves
 from kits.small_jobs import Builder, Op
 from kits.verdict_words import OWN_WORD, sentences, slips

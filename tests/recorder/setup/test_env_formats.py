@@ -19,8 +19,8 @@ import pytest
 
 from hangscope.errors import SettingsError
 from hangscope.recorder.setup.env_formats import FORMATS, Request, docker, kubernetes, shell, slurm, torchrun
-from hangscope.recorder.setup.ras_address import candidates
 from hangscope.recorder.setup.variables import BY_NAME
+from hangscope.sources.nccl_ras.settings import candidates
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"

@@ -20,11 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hangscope.errors import SettingsError
-from hangscope.recorder.setup import ras_address, ring_cost
+from hangscope.recorder.setup import ring_cost
 from hangscope.recorder.setup.setting_problems import Setting
 from hangscope.recorder.setup.settings import SettingsPlan, plan, prepare
 from hangscope.recorder.setup.torch_version import release_of
 from hangscope.recorder.setup.variables import BY_NAME, VARIABLES, default_dump_prefix
+from hangscope.sources.nccl_ras import settings as ras_address
 
 RELEASES = [(2, minor) for minor in range(2, 16)]
 DOCS = Path(__file__).parents[3] / "docs"

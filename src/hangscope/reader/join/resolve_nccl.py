@@ -15,7 +15,7 @@ from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.logs.log_lines import line_of
 from hangscope.reader.logs.nccl_logs import Channel, NcclProcess
 from hangscope.reader.logs.nccl_warnings import address_host, read_warning
-from hangscope.reader.sources import ras_answers
+from hangscope.sources.nccl_ras.read import Answer
 
 
 def communicators(who: Identity, processes: Mapping[tuple[str, int], NcclProcess]) -> list[Communicator]:
@@ -186,7 +186,7 @@ def _with_peer(event: TransportEvent, who: Identity, ends: Mapping[int, set[int]
     return replace(event, peer_node=node, peer_rank=next(iter(candidates)) if len(candidates) == 1 else None)
 
 
-def ras_reports(answers: Sequence[ras_answers.Answer], who: Identity) -> tuple[list[RasReport], list[Gap]]:
+def ras_reports(answers: Sequence[Answer], who: Identity) -> tuple[list[RasReport], list[Gap]]:
     """(all communicators that RAS spoke of, with ranks of the job; answers of other jobs, left out).
 
     The text form is used where there is no JSON.

@@ -31,7 +31,6 @@ from hangscope.recorder.agent.recovery import MAY_RECOVER, RecoveredStalls, Reco
 from hangscope.recorder.agent.stall_watch import StallWatch
 from hangscope.recorder.agent.startup_report import StartupReport
 from hangscope.recorder.agent.watcher import Trouble, Watcher
-from hangscope.recorder.capture import sys_counters
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.live.job_pace import JobPace
 from hangscope.recorder.live.polling import POLL_S, Polling
@@ -41,6 +40,7 @@ from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.node_answers import NodeAnswers
 from hangscope.recorder.rundir.run_directory import RunFolders
+from hangscope.sources.net_counters import capture as net_counters
 from hangscope.verdict_words import still_runs
 
 STATUS_S = 2.0
@@ -249,7 +249,7 @@ class Agent:
     def _take_inventory(self) -> None:
         """Once, beside the start of the job: it must not wait for nvidia-smi. The counters first: they move."""
         with contextlib.suppress(OSError):
-            self._folders.write("counters/start.json", sys_counters.snapshot())
+            self._folders.write("counters/start.json", net_counters.snapshot())
         self._node.look_up()
 
     # ---- the loop ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from hangscope import engine_roles
@@ -21,13 +22,10 @@ from hangscope.recorder.capture import (
     blackbox_copies,
     capture_rank,
     gpu_cores,
-    kernel_messages,
     look_files,
     nvidia_smi,
     output_files,
     python_stacks,
-    ras_question,
-    sys_counters,
 )
 from hangscope.recorder.capture.engine_processes import EngineProcesses
 from hangscope.recorder.capture.node_facts import NodeFacts
@@ -40,8 +38,11 @@ from hangscope.recorder.process.target_rights import NOBODY, Rights
 from hangscope.recorder.rundir import peer_files
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.setup.blackbox_library import FOLDER
+from hangscope.sources import slices
+from hangscope.sources.saving import Saving
 
 T = TypeVar("T")
+slices.found("capture", "save")  # imported now: while a job hangs, the file system with our code may too
 
 FIRST_S = 5.0
 """For the first sample of all ranks; the second begins then."""
@@ -80,6 +81,8 @@ class NodeCapture:
     _code: SourceCode = field(default_factory=SourceCode)
     _role_of: dict[int, Role] = field(default_factory=dict)
     _complete: bool = False
+    _sources: dict[str, list[str]] = field(default_factory=dict)
+    """Source → the files that it saved."""
     _cores: gpu_cores.CoresTaken | None = None
     _others: EngineProcesses = field(init=False)
 
@@ -96,6 +99,7 @@ class NodeCapture:
         self._usage = before._usage
         self._code = before._code
         self._cores = before._cores
+        self._sources = before._sources
         self._role_of = before._role_of
         self._others = before._others
 
@@ -111,11 +115,10 @@ class NodeCapture:
         pool = SourcePool(max(8, 3 * len(self.ranks) + 6))
         first = [pool.start(f"rank {rank.number}", self._first_sample, rank, number) for rank in alive]
         environ = self._environ(alive)
+        sources = slices.found("capture", "save")
         rest = [
-            pool.start("network counters", self._counters),
             pool.start("GPU state", self._gpu),
-            pool.start("kernel messages", self._kernel),
-            pool.start("RAS", self._ras, 1, environ),
+            *(pool.start(source.WHAT, self._save, source, 1, environ) for source in sources),
             pool.start("files", self._files, environ),
             pool.start("black boxes", self._boxes, environ),
             pool.start("other processes of the engine", self._others.save_stacks, self.node_dir, number),
@@ -124,7 +127,11 @@ class NodeCapture:
         pool.wait(first, begun + FIRST_S, self.node_dir)
         self.write_node(environ)
         second = [pool.start(f"rank {rank.number}", self._second_sample, rank, number + 1) for rank in alive]
-        second.append(pool.start("RAS", self._ras, 2, environ))
+        second += [
+            pool.start(source.WHAT, self._save, source, 2, environ)
+            for source in sources
+            if getattr(source, "SAMPLES", 1) > 1
+        ]
         late = f"not finished within {DEADLINE_S:g} s"
         pool.wait([*first, *rest, *second], begun + DEADLINE_S, self.node_dir, late=late)
         self.write_node(environ)
@@ -171,8 +178,20 @@ class NodeCapture:
                 return {name: environ[name] for name in names}
         return {}
 
-    def _counters(self) -> None:
-        self.node_dir.write_json("counters/stall.json", sys_counters.snapshot())
+    def _save(self, source: ModuleType, sample: int, environ: dict[str, str]) -> None:
+        """One source's part. A second sample is taken a moment after the first."""
+        if sample > 1 and self.ended.wait(capture_rank.BETWEEN_SAMPLES_S):
+            return
+        wrote = self._sources.setdefault(slices.name_of(source), [])
+
+        def write(name: str, data: bytes | str) -> None:
+            if self.node_dir.write(name, data) and name not in wrote:
+                wrote.append(name)
+
+        handlers = frozenset(handler for rank in self.ranks for handler in rank.process.handlers)
+        settings = environ or self._settings
+        gap = partial(self.node_dir.gap, source.WHAT)
+        source.save(Saving(settings, handlers, self.node.started_at, self.ended, write, gap), sample)
 
     def _gpu(self) -> None:
         if not self.node.gpus:
@@ -183,31 +202,6 @@ class NodeCapture:
             self.node_dir.gap("GPU state", why)
         else:
             self.node_dir.write("gpu/nvidia-smi.txt", text)
-
-    def _kernel(self) -> None:
-        text, why = kernel_messages.messages(self.node.started_at)
-        if text is None:
-            self.node_dir.gap("kernel messages", why)
-        elif text:
-            self.node_dir.write("kernel/messages.txt", text)
-
-    def _ras(self, number: int, environ: dict[str, str]) -> None:
-        if not any("dump_nccl_trace_pickle" in rank.process.handlers for rank in self.ranks):
-            return  # no NCCL in this torch
-        if self.ended.is_set() or (number > 1 and self.ended.wait(capture_rank.BETWEEN_SAMPLES_S)):
-            return
-        where = ras_question.address((environ or self._settings).get("NCCL_RAS_ADDR"))
-        if not ras_question.is_this_machine(where[0]):
-            self.node_dir.gap("RAS", f"NCCL_RAS_ADDR names another machine ({where[0]}): it is not asked")
-            return
-        if not ras_question.listening(where[1]):
-            self.node_dir.gap("RAS", f"nothing listens on port {where[1]} (NCCL before 2.24, or NCCL_RAS_ENABLE=0)")
-            return
-        answer, form, why = ras_question.status(where, 6.0)
-        if answer is None:
-            self.node_dir.gap("RAS", why)
-        else:
-            self.node_dir.write(f"ras/ras.{number}.{'json' if form == 'json' else 'txt'}", answer)
 
     def _files(self, environ: dict[str, str]) -> None:
         common: dict[Path, Rights] = {}
@@ -283,6 +277,7 @@ class NodeCapture:
                 "nics": self.node.nics,
                 "settings": self._settings,
                 "ranks": [row for row in rows if row is not None],
+                "sources": {name: list(files) for name, files in sorted(self._sources.items())},
                 "others": self._part("other processes of the engine", no_rows, self._others.rows),
                 "gaps": self.node_dir.gaps,
                 "complete": self._complete,

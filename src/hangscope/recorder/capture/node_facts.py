@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder.capture import nvidia_smi, sys_counters
+from hangscope.recorder.capture import nvidia_smi
+from hangscope.sources.net_counters import capture as net_counters
 
 
 @dataclass(slots=True)
@@ -38,4 +39,4 @@ class NodeFacts:
     def look_up(self) -> None:
         """GPUs and ports: takes seconds where a driver is slow."""
         self.gpus, self.driver = nvidia_smi.inventory()
-        self.nics = sys_counters.ports()
+        self.nics = net_counters.ports()

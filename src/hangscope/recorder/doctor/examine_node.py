@@ -13,8 +13,10 @@ from pathlib import Path
 from hangscope.recorder.doctor.finding import NOTE, OK, WARNING, DoctorFinding
 from hangscope.recorder.process.isolated_python import clean_environment, isolated
 from hangscope.recorder.process.programs import find_program
-from hangscope.recorder.setup import gpu_core_settings, ras_address
+from hangscope.recorder.setup import gpu_core_settings
 from hangscope.recorder.setup.setting_problems import Setting
+from hangscope.sources import slices
+from hangscope.sources.checks import Examined
 from hangscope.text import size
 
 _CAP_SYS_PTRACE = 19
@@ -46,8 +48,8 @@ class ExaminedNode:
 
 def node_findings(node: ExaminedNode, setting: Setting) -> Iterator[DoctorFinding]:
     yield from py_spy(node)
+    yield from of_sources(setting)
     if setting.uses("nccl", "nccl2"):
-        yield from ras_port(setting)
         yield from gpu_tool(node)
         yield from gpu_core(node, setting)
         yield from shared_memory(node)
@@ -96,34 +98,13 @@ def py_spy(node: ExaminedNode) -> Iterator[DoctorFinding]:
     )
 
 
-def ras_port(setting: Setting) -> Iterator[DoctorFinding]:
-    """Where the address is the job's own, its port must be free."""
-    address = setting.environ.get("NCCL_RAS_ADDR")
-    port = (address or "").rpartition(":")[2]
-    if address is None or port == str(ras_address.DEFAULT_PORT):
-        return  # the shared default is a matter of the settings
-    if not port.isdecimal() or not 0 < int(port) < 65536:
-        yield DoctorFinding(
-            "ras.port",
-            WARNING,
-            f"NCCL_RAS_ADDR={address} has no port",
-            "NCCL cannot listen there, and cannot be asked which ranks are dead or behind",
-            "write it like localhost:21234",
-            "NCCL_RAS_ADDR",
-            address,
-        )
-    elif ras_address.is_free(int(port)):
-        yield DoctorFinding("ras.port", OK, f"the RAS port {port} is free")
-    else:
-        yield DoctorFinding(
-            "ras.port",
-            WARNING,
-            f"the RAS port {port} is taken",
-            "another job answers there, or this one gets no port, unless it is this job that is running",
-            "set NCCL_RAS_ADDR to localhost and a free port",
-            "NCCL_RAS_ADDR",
-            address,
-        )
+def of_sources(setting: Setting) -> Iterator[DoctorFinding]:
+    """What each source finds in the environment."""
+    examined = Examined(setting.environ, frozenset(setting.families))
+    for source in slices.found("settings", "check"):
+        for said in source.check(examined):
+            severity = OK if said.well else WARNING
+            yield DoctorFinding(said.id, severity, said.what, said.why, said.cure, said.variable, said.value)
 
 
 def gpu_tool(node: ExaminedNode) -> Iterator[DoctorFinding]:

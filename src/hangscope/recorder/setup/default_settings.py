@@ -10,9 +10,9 @@ from hangscope.recorder.setup import blackbox_library
 from hangscope.recorder.setup import variables as table
 from hangscope.recorder.setup.backends import records
 from hangscope.recorder.setup.rank_folders import Places
-from hangscope.recorder.setup.ras_address import address_for
 from hangscope.recorder.setup.setting_problems import Setting
 from hangscope.recorder.setup.variables import BY_NAME, DUMP_NAMES, RING_NAMES, WAIT_NAMES, Release, as_bool, as_int
+from hangscope.sources.nccl_ras.settings import address_for
 
 PIPE_NAMES = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE", "TORCH_XCCL_DEBUG_INFO_PIPE_FILE")
 TIMING = "TORCH_NCCL_ENABLE_TIMING"

@@ -16,10 +16,10 @@ from pathlib import Path
 from hangscope.errors import SettingsError
 from hangscope.recorder.setup.default_settings import PIPE_NAMES
 from hangscope.recorder.setup.rank_folders import private_top
-from hangscope.recorder.setup.ras_address import FIRST_PORT, PORTS
 from hangscope.recorder.setup.setting_problems import folder_for
 from hangscope.recorder.setup.settings import SettingsPlan, plan
 from hangscope.recorder.setup.variables import DEFAULT_ENTRIES
+from hangscope.sources.nccl_ras.settings import FIRST_PORT, PORTS
 
 # Made of characters that a path may hold, so that they come through a plan unchanged.
 _HOST = "hangscope-placeholder-host"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hangscope.recorder.setup.ras_address import DEFAULT_PORT, is_free
 from hangscope.recorder.setup.setting_problems import LOSES_EVIDENCE, NOTE, Setting, SettingProblem, folder_for
+from hangscope.sources.nccl_ras.settings import DEFAULT_PORT, is_free
 
 _SHARED = ("/dev/stderr", "/dev/stdout")
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hangscope.recorder.capture import (
-    sys_counters,
-)
+from hangscope.sources.net_counters import capture as sys_counters
 
 
 def test_network_counters_are_keyed_by_device_and_port(tmp_path: Path) -> None:

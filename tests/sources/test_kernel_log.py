@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from hangscope.recorder.capture import (
-    kernel_messages,
-)
+from hangscope.sources.kernel_log import capture as kernel_messages
 
 
 def test_kernel_messages_have_a_time_or_a_reason() -> None:

@@ -11,6 +11,8 @@ import hashlib
 import socket
 from collections.abc import Iterator
 
+from hangscope.sources.checks import Checked, Examined
+
 DEFAULT_PORT = 28028
 
 # Below Linux's ephemeral range (32768 up) and Kubernetes' node ports (30000 up), away from torchrun's 29500.
@@ -56,3 +58,33 @@ def is_free(port: int) -> bool:
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 return False
     return True
+
+
+def check(examined: Examined) -> Iterator[Checked]:
+    """Where the address is the job's own, its port must be free."""
+    address = examined.environ.get("NCCL_RAS_ADDR")
+    port = (address or "").rpartition(":")[2]
+    if not examined.backends & {"nccl", "nccl2"} or address is None or port == str(DEFAULT_PORT):
+        return  # the shared default is a matter of the settings
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        yield Checked(
+            "ras.port",
+            False,
+            f"NCCL_RAS_ADDR={address} has no port",
+            "NCCL cannot listen there, and cannot be asked which ranks are dead or behind",
+            "write it like localhost:21234",
+            "NCCL_RAS_ADDR",
+            address,
+        )
+    elif is_free(int(port)):
+        yield Checked("ras.port", True, f"the RAS port {port} is free")
+    else:
+        yield Checked(
+            "ras.port",
+            False,
+            f"the RAS port {port} is taken",
+            "another job answers there, or this one gets no port, unless it is this job that is running",
+            "set NCCL_RAS_ADDR to localhost and a free port",
+            "NCCL_RAS_ADDR",
+            address,
+        )

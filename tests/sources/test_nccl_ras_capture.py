@@ -7,9 +7,7 @@ import threading
 
 import pytest
 
-from hangscope.recorder.capture import (
-    ras_question,
-)
+from hangscope.sources.nccl_ras import capture as ras_question
 
 
 def ras_server(replies: dict[bytes, bytes], final: bytes) -> tuple[int, threading.Thread]:

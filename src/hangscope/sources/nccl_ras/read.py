@@ -43,6 +43,11 @@ def recognise(head: bytes) -> bool:
     return _TEXT_HEAD.search(head.decode("utf-8", "replace")) is not None
 
 
+def may_hold_log(answer: Answer) -> bool:
+    """People paste a log and an answer in words into one file."""
+    return not answer.is_json
+
+
 def read(data: bytes, file: str) -> Answer:
     """Read one answer. A JSON answer that was cut short gives a gap and what the repair could save."""
     body = _PROTOCOL.sub(b"", data).decode("utf-8", "replace")

@@ -8,21 +8,46 @@ import socket
 import time
 from pathlib import Path
 
-from hangscope.recorder.process import linux_process
-from hangscope.recorder.setup.ras_address import DEFAULT_PORT
+from hangscope.sources.nccl_ras.schema import FOLDER
+from hangscope.sources.nccl_ras.settings import DEFAULT_PORT
+from hangscope.sources.saving import Saving
+
+WHAT = "RAS"
+SAMPLES = 2
+"""Counts that do not move between two answers tell a stuck rank from a slow one."""
 
 DEFAULT = ("localhost", DEFAULT_PORT)
 CONNECT_S = 1.0
+DEADLINE_S = 6.0
 MOST_BYTES = 64 << 20
 TRIES = 3
 """All processes of a user listen on one port and the kernel picks one: a frozen one can swallow a connection."""
 
 
+def save(node: Saving, sample: int) -> None:
+    """One answer of the RAS of this node, where its torch has NCCL."""
+    if "dump_nccl_trace_pickle" not in node.handlers or node.ended.is_set():
+        return
+    where = address(node.settings.get("NCCL_RAS_ADDR"))
+    if not is_this_machine(where[0]):
+        node.gap(f"NCCL_RAS_ADDR names another machine ({where[0]}): it is not asked")
+        return
+    if not listening(where[1]):
+        node.gap(f"nothing listens on port {where[1]} (NCCL before 2.24, or NCCL_RAS_ENABLE=0)")
+        return
+    answer, form, why = status(where, DEADLINE_S)
+    if answer is None:
+        node.gap(why)
+    else:
+        node.write(f"{FOLDER}/ras.{sample}.{'json' if form == 'json' else 'txt'}", answer)
+
+
 def address(setting: str | None) -> tuple[str, int]:
     """NCCL_RAS_ADDR as NCCL reads it: host:port, where either may be missing."""
     host, _, port = (setting or "").strip().rpartition(":")
-    number = linux_process.whole_number(port, 65535)
-    return DEFAULT if number is None else (host.strip("[]") or DEFAULT[0], number)
+    if not (port.isascii() and port.isdigit() and len(port) < 20 and int(port) <= 65535):
+        return DEFAULT
+    return host.strip("[]") or DEFAULT[0], int(port)
 
 
 def is_this_machine(host: str) -> bool:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from hangscope.diagnosis import Diagnosis, diagnose
 from hangscope.reader.load import load
-from hangscope.reader.sources import ras_answers
+from hangscope.sources.nccl_ras import read as ras_answers
 
-CASES = Path(__file__).parents[2] / "cases"
+CASES = Path(__file__).parents[1] / "cases"
 WITH_RAS = sorted(path.parent.name for path in CASES.glob("*/ras.json"))
 
 

@@ -14,11 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.incident import manifest
+from hangscope.incident.layout import as_json
+from hangscope.sources.net_counters.schema import FOLDER
+from hangscope.sources.saving import Saving
+
+WHAT = "network counters"
 
 ROOT = "HANGSCOPE_SYSFS"
 MAX_FILES = 20_000
 MAX_GIDS = 16
 _LAYERS = {"InfiniBand": "IB", "Ethernet": "RoCE"}
+
+
+def save(node: Saving, sample: int) -> None:
+    """All counters at the stall; those at the start were written when the job began."""
+    del sample
+    node.write(f"{FOLDER}/stall.json", as_json(snapshot()))
 
 
 def classes(environ: Mapping[str, str] = os.environ) -> Path:

@@ -8,7 +8,22 @@ import subprocess
 import time
 from datetime import datetime, timezone
 
+from hangscope.sources.kernel_log.schema import FOLDER
+from hangscope.sources.saving import Saving
+
+WHAT = "kernel messages"
+
 MAX_BYTES = 4 << 20
+
+
+def save(node: Saving, sample: int) -> None:
+    """All since the job started, once."""
+    del sample
+    text, why = messages(node.started_at)
+    if text is None:
+        node.gap(why)
+    elif text:
+        node.write(f"{FOLDER}/messages.txt", text)
 
 
 def messages(since: float) -> tuple[str | None, str]:

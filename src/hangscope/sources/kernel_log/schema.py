@@ -1,0 +1,4 @@
+"""Saved as nodes/<host>/kernel/messages.txt."""
+
+FOLDER = "kernel"
+KIND = "kernel"

@@ -1,0 +1,1 @@
+"""Counters and ports of network devices, at the start of the job and at the stall."""
