@@ -352,7 +352,7 @@ def trial(name: str, number: int, seconds: float, folder: Path) -> tuple[bool, s
     (folder / f"{name}-{number}.txt").write_text(done.stdout)
     left_alone = done.returncode == 0 and "get SIGTERM" not in done.stdout
     verdict = next(
-        (line for line in done.stdout.splitlines() if re.match(r"(HANG|WAIT|PAUSE|\?) ", line)), "no verdict"
+        (line for line in done.stdout.splitlines() if re.match(r"hangscope: (HANG|WAIT|PAUSE|\?) ", line)), "no verdict"
     )
     return (
         left_alone,
