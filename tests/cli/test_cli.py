@@ -386,3 +386,22 @@ def test_report_opens_the_page_in_the_browser(tmp_path: Path) -> None:
     assert first == (tmp_path / "hang.html").as_uri()
     assert Path(second.removeprefix("file://")).read_text(encoding="utf-8").startswith("<!doctype html>")
     assert second.removeprefix("file://") in done.stderr
+
+
+def test_a_ticket_is_fit_to_paste(tmp_path: Path) -> None:
+    """`report -o x.md` has neither secrets nor user names, whichever way the log came, unless --no-redact says so; the
+    other forms are the owner's and have them."""
+    log = (
+        '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/home/jdoe/train.py", line 3, in main\n'
+        "[rank0]: RuntimeError: bad token hf_abcdefghijklmnopqrstuvwxyzABCDEFGH password=hunter22secret\n"
+    )
+    (tmp_path / "job.log").write_text(log)
+    words = ("hf_abcdef", "hunter22", "jdoe")
+    for source, given in (("job.log", None), ("-", log)):
+        command = [sys.executable, "-m", "hangscope", "report", source, "-o", "x.md", "--force"]
+        subprocess.run(command, cwd=tmp_path, input=given, text=True)
+        ticket = (tmp_path / "x.md").read_text()
+        assert "RuntimeError" in ticket and "/train.py:3" in ticket
+        assert not [word for word in words if word in ticket]
+    assert hangscope("report", "job.log", "-o", "y.md", "-o", "y.txt", "--no-redact", cwd=tmp_path).returncode == 1
+    assert "hf_abcdef" in (tmp_path / "y.md").read_text() and "hunter22" in (tmp_path / "y.txt").read_text()

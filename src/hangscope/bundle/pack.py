@@ -13,7 +13,7 @@ import tempfile
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -409,6 +409,18 @@ class _Pass:
             return json.loads(self._redactor.text(as_bytes(as_json(value))))
         except ValueError:
             return self._redactor.strings(value)
+
+
+def cleaner_for(sources: Sequence[Path], keep: Keep) -> Cleaner:
+    """What redacts reports about this evidence as a bundle of it would: users are learnt from all of it."""
+    options = Options(keep=keep)
+    users: set[bytes] = set()
+    for source in sources:
+        with held_trees([source]):
+            evidence = evidence_files(source, set(), None)
+            pickled = {name for name, path in evidence.files.items() if is_pickle(head_of(path, 2048))}
+            users |= _learn(evidence, pickled, options, None).users
+    return Cleaner(Redactor(users, None, keep))
 
 
 def _redactor(names: _Names, options: Options) -> Redactor | None:

@@ -701,3 +701,28 @@ def test_pseudonymised_bundle_names_no_host_anywhere(tmp_path: Path) -> None:
 def test_names_that_make_their_value_secret(name: str, expected: bool) -> None:
     """The key of a dictionary says whether its value is secret; the language model's tokens are not."""
     assert secret_name(name.encode()) is expected
+
+
+OLD_PAT = b"k7x2mzq4wq5hn3v6ad7pjtbe2rfy4uc5sg6ilw3oxz7nq2mb4dka"
+NEW_PAT = b"8Kd0sLqWb3Zx7Vn2Mj5Hg9Tr1Py6Uc4Ei0Oa8Sd3Fg7Hj2Kl5Qw9Er1Ty6Ui4Op0As8Df3Gh7J" + b"AZDO4Xk2"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *(b"AZURE_DEVOPS_EXT_PAT=%s", b"pat: %s", b"azure devops pat %s", b"--token %s", b"personal_access_token %s"),
+        b"git clone https://x:%s@dev.azure.com/o/r",
+    ],
+)
+@pytest.mark.parametrize("secret", [OLD_PAT, NEW_PAT])
+def test_tokens_of_azure_devops_are_found(form: bytes, secret: bytes) -> None:
+    """The long form by its mark, the old one of base32 by the words beside it."""
+    assert secret not in Redactor(set(), None, None).text(form % secret)
+
+
+@pytest.mark.parametrize(
+    "flag", [b"--pfx-password %s", b"--pfx-pass %s", b"--p12-password=%s", b'"--pfx-password", "%s"']
+)
+def test_the_password_of_a_certificate_is_found(flag: bytes) -> None:
+    """Behind every spelling of the flag, also where the password is a word."""
+    assert b"changeit" not in Redactor(set(), None, None).text(flag % b"changeit")

@@ -51,6 +51,20 @@ TOKENS = (
     _p("gcp-api-key", "aiza", rb"(?P<s>AIza[0-9A-Za-z_-]{35})" + _END),
     _p("gcp-oauth", "ya29. gocspx-", rb"(?P<s>ya29\.[0-9A-Za-z_-]{20,}|GOCSPX-[0-9A-Za-z_-]{20,})"),
     _p("azure-secret", "q~", rb"(?<![\w~.-])(?P<s>[\w~.]{3}\dQ~[\w~.-]{31,34})(?![\w~-])", back=4),
+    # Azure DevOps: 84 letters with a mark in them since 2024; before, 52 of base32, which only words beside them tell.
+    _p(
+        "azure-devops-pat",
+        "azdo",
+        rb"(?<![A-Za-z0-9])(?P<s>[A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4})(?![A-Za-z0-9])",
+        back=76,
+    ),
+    _p(
+        "azure-devops-pat",
+        "devops azure personal_access personal-access accesstoken pat: pat= pat'",
+        rb"(?:devops|azure|personal[ _-]access|accesstoken|pat[:='])[^\n]{0,80}?(?<![A-Za-z0-9])"
+        rb"(?P<s>(?-i:[a-z2-7]{52}))(?![A-Za-z0-9])",
+        case=False,
+    ),
     _p("github-token", "ghp_ gho_ ghu_ ghs_ ghr_", rb"(?P<s>gh[pousr]_[A-Za-z0-9]{30,255})" + _END),
     _p("github-token", "github_pat_", rb"(?P<s>github_pat_[A-Za-z0-9_]{22,255})"),
     _p(
@@ -216,6 +230,14 @@ SURROUNDED = (
         "auth=( auth=h auth=a auth': auth\": login( basicauth(",
         rb"(?:auth\\{0,3}[\"']?\s{0,3}[=:]\s{0,3}(?:[\w.]+)?|login|basicauth)[(\[]\s*(?:\w+\s*=\s*)?(?P<q>\\{0,3}[\"'])"
         rb"[^\"'\n\\]{0,200}(?P=q)\s*,\s*(?:\w+\s*=\s*)?(?P=q)(?P<s>" + _NEW + rb"[^\"'\n\\]{1,400})(?P=q)",
+        case=False,
+    ),
+    _p(
+        "password",
+        "-pfx -p12 -pkcs12",
+        rb"-(?:pfx|p12|pkcs12)[-_]?pass(?:word|phrase|wd|code)?(?:\s*[=:]\s*|[\"']?,?\s+)[\"']?(?P<s>(?!-)"
+        + _NEW
+        + rb"[^\s\"']+)",
         case=False,
     ),
     _p("password", "-pass", rb"-pass(?:in|out)?\s+pass:(?P<s>" + _NEW + rb"\S+)"),

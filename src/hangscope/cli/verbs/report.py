@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,7 @@ FORMATS = {
 @click.option("--open", "open_page", is_flag=True, help="Open the page in the browser.")
 @click.option("-v", "--verbose", is_flag=True, help="In .txt: the chain of waits, whole stacks, every source and gap.")
 @click.option("--job", metavar="NAME", help="Of several jobs in one folder, this one.")
+@click.option("--no-redact", is_flag=True, help="In .md: keep secrets and user names, which a ticket does not carry.")
 @click.option("--full", is_flag=True, help="Keep all entries of huge ring buffers, as in `diagnose`.")
 @click.option("--width", type=click.IntRange(min=40), default=PLAIN_WIDTH, show_default=True, help="In .txt: columns.")
 def command(
@@ -58,13 +60,15 @@ def command(
     open_page: bool,
     verbose: bool,
     job: str | None,
+    no_redact: bool,
     full: bool,
     width: int,
 ) -> int:
     """Write the diagnosis to files, each in the form that its ending names.
 
     .html is the web page, .perfetto-trace a trace for ui.perfetto.dev, .json the verdict for programs, .txt the text of
-    `diagnose`, .md a ticket to paste into a support form.
+    `diagnose`, .md a ticket to paste into a support form: secrets, user names and home directories are redacted in it,
+    as in a bundle.
 
     The exit status is that of `diagnose`: 0 no hang, 1 a hang with a named cause, 2 unusable input, 3 a hang whose
     cause the evidence does not name.
@@ -77,7 +81,9 @@ def command(
     note_how_it_was_read(loaded)
     with progress(f"diagnosing {len(loaded.ranks):,} ranks, {len(loaded.ops):,} operations"):
         verdict = diagnose(loaded)
-    maker = _Maker(verdict, loaded, verbose=verbose, width=width, as_given=lambda text: as_given(text, given, paths))
+    there = tuple(Path(os.path.abspath(path)) for path in given if os.path.exists(path))  # what came by a pipe is gone
+    redact = None if no_redact else there
+    maker = _Maker(verdict, loaded, verbose, width, lambda text: as_given(text, given, paths), redact)
     for target, kind in targets:
         with progress(f"writing {target}"):
             data = maker.make(kind)
@@ -155,6 +161,8 @@ class _Maker:
     width: int
     as_given: Callable[[str], str]
     """A text with files named as the user named them."""
+    redact: tuple[Path, ...] | None = ()
+    """The evidence whose users a ticket does not name; None: nothing is redacted."""
     notes: list[str] = field(default_factory=list)
     _times: OpTimes | None = None
 
@@ -175,10 +183,26 @@ class _Maker:
         if form == "md":
             from hangscope.report.ticket import render_ticket
 
-            return render_ticket(self.verdict, self.job)
+            verdict, job = self._redacted(self.redact) if self.redact is not None else (self.verdict, self.job)
+            return render_ticket(verdict, job)
         from hangscope.report.terminal import render_text
 
         return render_text(self.verdict, width=self.width, verbose=self.verbose, job=self.job)
+
+    def _redacted(self, evidence: tuple[Path, ...]) -> tuple[Diagnosis, Job]:
+        """The verdict and its job for strangers, as a bundle has them."""
+        from hangscope.bundle.pack import cleaner_for
+        from hangscope.reader.evidence_lines import keep_evidence, lines_of_evidence
+        from hangscope.report.redacted_verdict import redacted
+
+        clean = cleaner_for(evidence, lambda name, stream, out: keep_evidence(stream, out, (), name))
+        self.notes.append("secrets and user names are redacted in the ticket; --no-redact keeps them")
+        return redacted(
+            self.verdict,
+            self.job,
+            lambda said: clean(lines_of_evidence(said)[0] if "\n" in said else said),
+            clean.host,
+        )
 
     def _perfetto(self) -> bytes:
         from hangscope.report.perfetto import render_perfetto
