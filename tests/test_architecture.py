@@ -28,7 +28,7 @@ BELOW: dict[str, set[str]] = {
     "announce_pause": set(),
     "engine_roles": set(),
     "failure_kinds": {"verdict_words"},
-    "model": {"engine_roles", "failure_kinds", "errors"},
+    "model": {"sources", "engine_roles", "failure_kinds", "errors"},
     "wordings": {"failure_kinds"},
     "safeio": {"wordings", "errors"},
     "sources": {"model", "incident", "safeio", "errors"},  # the model for read.py and what it gives back alone
@@ -50,8 +50,9 @@ BELOW: dict[str, set[str]] = {
     "reader": {"sources", "verdict_words", "incident", "safeio", "wordings", "model", "engine_roles", "errors"},
     "cluster": {"recorder", "reader", "incident", "safeio", "model", "errors", "__about__"},
     "simulate": {"reader", "model", "errors", "__about__"},
-    "diagnosis": {"verdict_words", "reader", "model", "text", "engine_roles", "errors"},
+    "diagnosis": {"sources", "verdict_words", "reader", "model", "text", "engine_roles", "errors"},
     "report": {
+        "sources",
         "verdict_words",
         "diagnosis",
         "reader",

@@ -27,6 +27,7 @@ from hangscope.diagnosis.slowness.stragglers import Stragglers, stragglers
 from hangscope.diagnosis.verdict import OperationInFlight
 from hangscope.diagnosis.waits.ages import hang_of
 from hangscope.diagnosis.waits.launch_counts import BehindInLaunches, behind_in_launches
+from hangscope.diagnosis.waits.program_waits import ProgramWaits
 from hangscope.diagnosis.waits.progress import Progress
 from hangscope.diagnosis.waits.proxy_findings import BoxWait
 from hangscope.diagnosis.waits.proxy_waits import NotKnown, Root, StuckGpu, StuckLink, root, waiting_ranks
@@ -132,6 +133,11 @@ class Case:
     def kernels(self) -> RunningKernels:
         """What the ranks' GPUs ran, where they were asked."""
         return RunningKernels(self.job)
+
+    @cached_property
+    def programs(self) -> ProgramWaits:
+        """Which programs that are no ranks the ranks wait for, by the kernel's books."""
+        return ProgramWaits(self.job)
 
     @cached_property
     def ports(self) -> Ports:

@@ -101,6 +101,7 @@ def conclude(case: Case, choice: Choice, left_out: LeftOut | None = None) -> Dia
         roles=roles,
         others=job.facts.others,
         actors=tuple(chosen.actors),
+        program_waits=case.programs.of(chosen.ranks) if chosen.kind is CauseKind.ABSENT else {},
     )
     return replace(verdict, gaps=(*verdict.gaps, *starmap(Gap, left_out.reasons))) if left_out.reasons else verdict
 

@@ -14,13 +14,16 @@ from hangscope.diagnosis.causes.shared.storage_words import storage_findings, st
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.printed_errors import with_printed
 from hangscope.diagnosis.verdict import CauseKind
+from hangscope.diagnosis.waits import program_waits
 from hangscope.text import duration, sentence
+
+_MOST_CHAINS = 4
 
 
 def say(case: Case, accusation: Accusation[Any]) -> Words:
     """The words for one accusation."""
     words = _with_storage(case, accusation, CAUSE_OF[accusation.grounds].words(case, accusation))
-    words = with_printed(case, accusation, words)
+    words = _with_programs(case, accusation, with_printed(case, accusation, words))
     if case.job.recovered_s is not None:
         return _pause(case, accusation, words, case.job.recovered_s)
     return with_work(case, accusation, words) if is_at_work(case, accusation) else with_polls(case, accusation, words)
@@ -34,6 +37,22 @@ def _with_storage(case: Case, accusation: Accusation[Any], words: Words) -> Word
     if step is None:
         return words
     return replace(words, why=[*words.why, *storage_findings(case, accusation.ranks)], steps=[step, *words.steps])
+
+
+def _with_programs(case: Case, accusation: Accusation[Any], words: Words) -> Words:
+    """Where an accused rank waits itself for a program that is no rank: for which, and what that one does."""
+    if accusation.kind is not CauseKind.ABSENT:
+        return words
+    chains = case.programs.of(accusation.ranks[:_MOST_CHAINS])
+    if not chains:
+        return words
+    said = [text for rank, chain in chains.items() if (text := program_waits.summary(rank, chain))]
+    return replace(
+        words,
+        summary=" ".join([words.summary, *(f"{sentence(text)}." for text in dict.fromkeys(said))]),
+        why=[*words.why, *(case.programs.finding(rank, chain) for rank, chain in chains.items())],
+        steps=[*(program_waits.step(rank, chain) for rank, chain in chains.items()), *words.steps],
+    )
 
 
 def _pause(case: Case, accusation: Accusation[Any], words: Words, for_s: float) -> Words:

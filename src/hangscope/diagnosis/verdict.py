@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from hangscope.engine_roles import Role
 from hangscope.model import EngineProcess, FileWait, Frame, Gap, GpuCore, Source
+from hangscope.sources.process_waits.chains import Chain
 from hangscope.verdict_words import CauseKind as CauseKind
 from hangscope.verdict_words import Outcome, Word, still_runs
 
@@ -318,6 +319,8 @@ class Diagnosis:
     others: tuple[EngineProcess, ...] = ()
     # The actors, tasks or drivers of a Ray cluster that are accused, also where they are no ranks.
     actors: tuple[ActorCulprit, ...] = ()
+    program_waits: Mapping[int, Chain] = field(default_factory=dict)
+    """Rank → the chain of programs that it waits for."""
     history: History | None = None
 
     @property

@@ -11,6 +11,7 @@ from hangscope.model.basics import Frame, Source
 from hangscope.model.black_box import BlackBox
 from hangscope.model.gpu_kernels import GpuCore
 from hangscope.model.ray_cluster import RayCluster
+from hangscope.sources.process_waits.schema import NodeWaits
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,6 +484,15 @@ class LogScope:
 
 
 @dataclass(frozen=True, slots=True)
+class NodePrograms:
+    """What a node's processes wait for."""
+
+    node: str
+    waits: NodeWaits
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """Everything that logs, launchers, RAS, stacks and counters say."""
 
@@ -526,6 +536,8 @@ class Facts:
     """The processes of an engine that are no ranks."""
     ray: RayCluster | None = None
     """The Ray cluster that the job runs on, where it was captured."""
+    programs: tuple[NodePrograms, ...] = ()
+    """Of each node, the processes of the job and what they wait for, by the kernel's books."""
     machines: Mapping[str, str] = field(default_factory=dict)
     """Pod → the machine that it ran on, where Kubernetes says so: a verdict's nodes may be pods."""
     quotes: Mapping[Source, str] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from hangscope.model import (
     Gap,
     Job,
     KernelMessage,
+    NodePrograms,
     Process,
     PythonError,
     RasReport,
@@ -372,9 +373,15 @@ def _facts(
         printed_verdicts=tuple(printed),
         others=tuple(other for node in evidence.nodes for other in node.others),
         quotes=_quotes(texts, quoted),
+        programs=_newest_of_node(evidence.reported_by(NodePrograms)),
         ray=ray_state.together(evidence.ray),
     )
     return facts, [*reported.gaps, *older, *other_cores, *alone]
+
+
+def _newest_of_node(programs: Iterable[NodePrograms]) -> tuple[NodePrograms, ...]:
+    """Of a node's files the last one by name: a copy of another time must not be joined with it."""
+    return tuple({each.node: each for each in sorted(programs, key=lambda each: each.source.file)}.values())
 
 
 def _resolved(

@@ -32,6 +32,7 @@ from hangscope.engine_roles import Role
 from hangscope.model import FileWait, Frame, Gap, GpuCore, Source
 from hangscope.report.safe_text import whole
 from hangscope.report.verdict_text import iso
+from hangscope.sources.process_waits.chains import Chain, Step
 
 
 def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -75,6 +76,7 @@ def _where_there_is_more(d: Diagnosis) -> dict[str, Any]:
         "gpu_cores": [_gpu_core(core) for core in d.gpu_cores],
         "engine": _engine(d),
         "actors": [_actor(actor) for actor in d.actors],
+        **_programs(d),
         "history": None if d.history is None else _history(d.history),
         "waiting_is_least": bool(d.waiting_is_least),
     }
@@ -201,6 +203,51 @@ def _engine(d: Diagnosis) -> dict[str, Any] | None:
         for each in d.others
     ]
     return {"roles": {str(int(rank)): _role(role) for rank, role in sorted(d.roles.items())}, "others": others}
+
+
+def _programs(d: Diagnosis) -> dict[str, Any]:
+    """The waits that lead from accused ranks to other programs, and the processes on the way."""
+    processes = {}
+    waits = []
+    for rank, chain in sorted(d.program_waits.items()):
+        for step, after in zip(chain.steps, (*chain.steps[1:], None), strict=True):
+            if step.process is not None:
+                processes[step.node, step.process.pid] = _program(step)
+            if step.wait is not None and step.target is not None:
+                waits.append(_program_wait(rank, chain, step, after))
+    return {"processes": [row for _, row in sorted(processes.items())], "waits": waits}
+
+
+def _program(step: Step) -> dict[str, Any]:
+    process = step.process
+    assert process is not None
+    return {
+        "node": _text(step.node),
+        "pid": int(process.pid),
+        "rank": _int(process.rank),
+        "name": _text(process.name),
+        "command": _text(process.command),
+        "state": _text(process.state),
+    }
+
+
+def _program_wait(rank: int, chain: Chain, step: Step, after: Step | None) -> dict[str, Any]:
+    """One edge. `to` is null where no process was seen at the other end; `sure_by` says how that end is known."""
+    assert step.wait is not None and step.target is not None
+    # In a circle the last one waits for the first.
+    end = after if after is not None or chain.end != "cycle" else chain.steps[0]
+    to = end.process if end is not None else None
+    return {
+        "of_rank": int(rank),
+        "node": _text(step.node),
+        "pid": int(step.wait.pid),
+        "call": _text(step.wait.call),
+        "kind": _text(step.target.kind),
+        "what": _text(step.target.what),
+        "to": None if end is None or to is None else {"node": _text(end.node), "pid": int(to.pid)},
+        "sure_by": _text(step.target.sure),
+        "end": chain.end if after is None else None,
+    }
 
 
 def _actor(actor: ActorCulprit) -> dict[str, Any]:

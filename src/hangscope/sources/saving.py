@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +22,8 @@ class Saving:
     ended: threading.Event
     write: Callable[[str, bytes | str], object]
     gap: Callable[[str], None]
+    node: str = ""
+    command: int | None = None
+    """The process that started the job here."""
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    """pid → rank, of those that live."""

@@ -270,3 +270,24 @@ def test_a_process_that_is_gone_is_no_chain() -> None:
     gone.wait()
     looks = take([gone.pid], {}, lambda _: None)
     assert looks.processes == () and ProcessGraph({"node": looks}).follow(("node", gone.pid)) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("reward_server.py", "--token", "s3cret"), "reward_server.py"),
+        (("-u", "-m", "reward_server", "--password=s3cret"), "-m reward_server"),
+        (("-c", "token = 's3cret'; import time; time.sleep(60)"), ""),
+    ],
+)
+def test_of_a_command_line_only_the_program_is_kept(tmp_path: Path, words: tuple[str, ...], shown: str) -> None:
+    """The program and its script or module are saved, and none of the arguments, in which tokens are given."""
+    (tmp_path / "reward_server.py").write_text("import time; time.sleep(60)")
+    one = subprocess.Popen([sys.executable, *words], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(0.2)
+        (process,) = (each for each in take([one.pid], {}, lambda _: None).processes if each.pid == one.pid)
+        assert process.command == f"{Path(sys.executable).name} {shown}".strip()
+    finally:
+        one.kill()
+        one.wait()

@@ -191,7 +191,9 @@ class NodeCapture:
         handlers = frozenset(handler for rank in self.ranks for handler in rank.process.handlers)
         settings = environ or self._settings
         gap = partial(self.node_dir.gap, source.WHAT)
-        source.save(Saving(settings, handlers, self.node.started_at, self.ended, write, gap), sample)
+        ranks = {rank.process.pid: rank.number for rank in self.ranks if not rank.ended}
+        job = (self.node.name, self.node.command, ranks)
+        source.save(Saving(settings, handlers, self.node.started_at, self.ended, write, gap, *job), sample)
 
     def _gpu(self) -> None:
         if not self.node.gpus:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hangscope.sources.process_waits import proc
 from hangscope.sources.process_waits.calls import Blocked, Call, blocked_on, call_of
-from hangscope.sources.process_waits.schema import NodeWaits, SeenProcess, Target, Wait
+from hangscope.sources.process_waits.schema import FOLDER, NodeWaits, SeenProcess, Target, Wait
 from hangscope.sources.process_waits.tables import LISTEN, Socket, Tables
+from hangscope.sources.saving import Saving
 
 MOST_PROCESSES = 512
 MOST_THREADS = 512
@@ -20,6 +22,7 @@ MOST_TARGETS = 64
 MOST_SOCKETS = 256
 """Of one process, that are saved for other nodes."""
 BETWEEN_S = 2.0
+WHAT = "waits between programs"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -58,6 +61,15 @@ class _Look:
         threads = proc.numbers(f"{pid}/task") or ()
         seen = ((thread, self.threads.get((pid, thread))) for thread in threads)
         return [(thread, one.call) for thread, one in seen if one is not None and one.call is not None]
+
+
+def save(node: Saving, sample: int) -> None:
+    """What the job's processes wait for, and those that they wait for."""
+    del sample
+    command = [node.command] if node.command is not None else []
+    seen = take([*node.ranks, *command], node.ranks, node.ended.wait)
+    if not node.ended.is_set():
+        node.write(f"{FOLDER}/processes.json", json.dumps({**seen.to_json(), "node": node.node}, indent=1))
 
 
 def take(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 _MOST = 4 << 20
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -133,11 +134,19 @@ def descendants(pid: int, most: int) -> Iterator[int]:
 
 
 def command(pid: int) -> str:
-    """The command line, short enough to be shown: the program and its first arguments."""
-    words = text(f"{pid}/cmdline", 4096).rstrip("\0").split("\0")
-    words = [word for word in words if word]
+    """What a process runs, as people call it: its program, and the script or module that this runs.
+
+    Never more of the command line: people put tokens there.
+    """
+    words = [word for word in text(f"{pid}/cmdline", 4096).split("\0") if word]
     if not words:
         return ""
-    words[0] = words[0].rpartition("/")[2]
-    shown = " ".join(words[:4])
-    return shown if len(shown) <= 120 else f"{shown[:119]}…"
+    shown = [words[0].rpartition("/")[2]]
+    for before, word in pairwise(words):
+        if word in ("-c", "-e"):
+            break
+        if before == "-m" or not word.startswith("-"):
+            shown += ["-m", word] if before == "-m" else [word]
+            break
+    said = " ".join(shown)
+    return said if len(said) <= 120 else f"{said[:119]}…"

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SCHEMA = "hangscope.waits/1"
-FILE = "waits/processes.json"
+FOLDER = "waits"
+KIND = "waits"
 
 
 @dataclass(frozen=True, slots=True)
