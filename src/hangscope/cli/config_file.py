@@ -44,6 +44,7 @@ KEYS: Mapping[str, tuple[type, ...]] = {
     "fix": FLAG,
     "timing": FLAG,
     "gpu-core": FLAG,
+    "look": TEXT,
     "no-diagnose": FLAG,
     "on-hang": TEXT,  # or a list of them
     "kill-after": TIME,

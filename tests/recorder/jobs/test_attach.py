@@ -195,3 +195,27 @@ def test_a_run_whose_agent_was_killed_is_taken_over(start: Starter, tmp_path: Pa
     watch.until(lambda: (tmp_path / "i" / "verdict.json").exists(), 60, "verdict")
     assert named(json.loads((tmp_path / "i" / "verdict.json").read_text())) == ("absent", [1])
     start.end()
+
+
+def test_run_can_look_from_outside_with_nothing_that_answers_in_a_rank(start: Starter, tmp_path: Path) -> None:
+    """No socket of ours, no thread more than in a plain job, and the same verdict; crash stacks and pauses stay."""
+    words = (*torchrun(2), TRAIN, "--fault", "sleep", "--when", tmp_path / "when", "--steps", "2000")
+    plain = start(*torchrun(2), TRAIN, "--steps", "2000", PYTHONPATH="")
+    options = ("--look", "outside", "--stall-after", str(THRESHOLD_S))
+    run = start.run(tmp_path / "i", *words, options=options)
+    run.until(lambda: "watching 2 of 2 ranks from outside\n" in run.err, 60, "line")
+    for job in (plain, run):
+        job.until(lambda job=job: "step 3" in job.out, 60, "step")
+    threads = {}
+    for job in (plain, run):
+        ranks = [pid for pid in job.processes() if linux_process.environment(pid).get("RANK")]
+        threads[job.mark] = sorted(len(list(Path(f"/proc/{pid}/task").iterdir())) for pid in ranks)
+        if job is run:
+            files = [name for pid in ranks for name in state_of(pid)[1].values()]
+    assert threads[run.mark] == threads[plain.mark]
+    assert [name for name in files if "/hangscope-" in name and not name.endswith(".stack")] == []
+    (tmp_path / "when").touch()
+    run.until(lambda: (tmp_path / "i" / "verdict.json").exists(), 60, "verdict")
+    verdict = json.loads((tmp_path / "i" / "verdict.json").read_text())
+    assert (named(verdict), verdict["confidence"]) == (("absent", [1]), "high")
+    start.end()

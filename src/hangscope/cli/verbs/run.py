@@ -10,7 +10,7 @@ import click
 
 from hangscope.cli.size_options import DURATION
 from hangscope.cli.watching_options import chosen, from_environ, say, watching_options
-from hangscope.recorder.launch.run_job import RunOptions, run
+from hangscope.recorder.launch.run_job import AUTO, LOOKS, RunOptions, run
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -38,6 +38,15 @@ from hangscope.recorder.launch.run_job import RunOptions, run
     **from_environ("GPU_CORE"),
 )
 @click.option(
+    "--look",
+    type=click.Choice(LOOKS),
+    default=AUTO,
+    show_default=True,
+    help="How the ranks are looked at: outside reads their memory, so that no thread, server or socket of ours is in a "
+    "rank (torch 2.11 and newer, ranks of torchrun and Slurm); inside asks a companion; auto: inside, for now.",
+    **from_environ("LOOK"),
+)
+@click.option(
     "--term-grace",
     type=DURATION,
     metavar="TIME",
@@ -51,6 +60,7 @@ def command(
     fix: bool,
     timing: bool,
     gpu_core: bool | None,
+    look: str,
     term_grace: float | None,
     words: tuple[str, ...],
     **given: Any,
@@ -73,6 +83,7 @@ def command(
         fix=fix,
         timing=timing,
         gpu_core=gpu_core,
+        look=look,
         term_grace=term_grace,
     )
     return run(words, options, environ=os.environ, say=say)

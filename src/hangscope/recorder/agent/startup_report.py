@@ -160,7 +160,9 @@ def _sentence(ranks: Sequence[WatchedRank], asked: Sequence[WatchedRank], expect
         more = f" and {len(some) - _MOST_NAMED} more" if len(some) > _MOST_NAMED else ""
         parts.append(f"not rank{'s' if len(some) > 1 else ''} {named}{more}: {why}; {cure}")
     if causes:
-        seen = f"the kernel alone, because py-spy is not permitted ({refused})" if refused else "py-spy and the kernel"
+        seen = (
+            f"the kernel alone, because their stacks cannot be read ({refused})" if refused else "stacks and the kernel"
+        )
         parts.append(f"until then they are watched by {seen}")
     if len(ranks) < total:
         parts.append(
@@ -192,7 +194,8 @@ def _causes(ranks: Sequence[WatchedRank]) -> dict[tuple[str, str], list[WatchedR
 def why_not(rank: WatchedRank) -> tuple[str, str]:
     """Why a rank's operations are not counted, and the cure."""
     process = rank.process
-    if rank.unread is not None and "HANGSCOPE_SOCKETS" not in linux_process.environment(process.pid):
+    prepared = process.registered or "HANGSCOPE_SOCKETS" in linux_process.environment(process.pid)
+    if rank.unread is not None and (not prepared or (process.registered and not process.errors)):
         why, cure = rank.unread
         return why, cure or "`hangscope snapshot` needs the same"
     if process.registered:

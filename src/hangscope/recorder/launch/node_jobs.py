@@ -168,5 +168,7 @@ def _unreadable(pid: int) -> str:
     try:
         with open(linux_process.PROC / str(pid) / "mem", "rb", buffering=0):
             return ""
-    except OSError as error:
+    except PermissionError as error:
         return error.strerror or str(error)
+    except OSError:
+        return ""  # it has ended meanwhile

@@ -7,6 +7,7 @@ import functools
 import math
 import shutil
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,11 @@ from hangscope.recorder.rundir.job_identity import JobIdentity, identify
 from hangscope.recorder.rundir.run_directory import RunFolders
 from hangscope.recorder.setup import blackbox_library, gpu_core_settings
 from hangscope.safeio.safe_files import Patience, Refused
+from hangscope.sources.cannot_read import CannotRead
+from hangscope.sources.process_memory import ProcessMemory
 
+AUTO, OUTSIDE, INSIDE = "auto", "outside", "inside"
+LOOKS = (AUTO, OUTSIDE, INSIDE)
 DRAIN_S = 10.0
 LATE_DRAIN_S = 20.0
 TIDY_S = 10.0
@@ -53,6 +58,8 @@ class RunOptions:
     gpu_core: bool | None = None
     """Whether the GPUs can be asked what they run; None for what suits the rest."""
     keep: bool = False
+    look: str = AUTO
+    """How the ranks are looked at: `outside`, by reading their memory, or `inside`, by asking their companion."""
     term_grace: float | None = None
     metrics_file: Path | None = None
     metrics_port: str | None = None
@@ -175,7 +182,7 @@ class _Run:
         return Command(
             words,
             environ={
-                **with_companion(given, sockets=self.sockets),
+                **with_companion(given, sockets=self.sockets, outside=self._looks_from_outside()),
                 "HANGSCOPE_DIR": str(self.folders.root),
                 **run_places.temporary_directories(self.environ),
             },
@@ -183,6 +190,19 @@ class _Run:
             rest="launcher.log" if rank is None else f"rank_{rank}.log",
             on_alarm=events.alarm,
         )
+
+    def _looks_from_outside(self) -> bool:
+        """Whether the ranks need not answer. `auto` asks them: what only their own process tells, as the members of
+        Gloo's groups, is then in the evidence."""
+        if self.options.look != OUTSIDE:
+            return False
+        if self.options.agent.on_hang.wandb:
+            self.say("warning: --on-hang wandb needs the ranks' companion: --look outside does not count")
+            return False
+        refused = reading_refused()
+        if refused is not None:
+            self.say(f"warning: --look outside: {refused}; the ranks are asked from inside")
+        return refused is None
 
     def _server(self, node: NodeFacts) -> ServerPush | None:
         return None if self.options.server is None else ServerPush(self.options.server, node, self.environ, self.say)
@@ -221,6 +241,22 @@ class _Run:
         drained.join(timeout=LATE_DRAIN_S)
         if command.problem:
             self.say(f"the copy of the output is not complete: {command.problem}")
+
+
+def reading_refused() -> str | None:
+    """Why we may not read the memory of a process below us; None where we may."""
+    try:
+        child = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    except OSError as error:
+        return error.strerror or str(error)
+    try:
+        ProcessMemory(child.pid).close()
+    except CannotRead as error:
+        return error.reason
+    finally:
+        child.kill()
+        child.wait()
+    return None
 
 
 def _nothing(_: Path) -> None:

@@ -13,14 +13,20 @@ _TAKES_WORD = "WX"
 """Of Python's own options those that are followed by a word; after `-c` and `-m` the options are the script's."""
 
 
-def with_companion(environ: Mapping[str, str], *, sockets: Path) -> dict[str, str]:
-    """The environment that makes every Python of the job register itself in `sockets`."""
+FROM_OUTSIDE = "HANGSCOPE_FROM_OUTSIDE"
+
+
+def with_companion(environ: Mapping[str, str], *, sockets: Path, outside: bool = False) -> dict[str, str]:
+    """The environment that makes every Python of the job register itself in `sockets`. With `outside`, nothing has to
+    answer in a rank that can be read from outside."""
     path = environ.get("PYTHONPATH")
+    kept = {name: value for name, value in environ.items() if name != FROM_OUTSIDE}  # of a run around this one
     return {
-        **environ,
+        **kept,
         **_crash_stacks(environ),
         "PYTHONPATH": f"{COMPANION}{os.pathsep}{path}" if path else str(COMPANION),
         "HANGSCOPE_SOCKETS": str(sockets),
+        **({FROM_OUTSIDE: "1"} if outside else {}),
     }
 
 

@@ -121,8 +121,13 @@ def start():
         "stack_fd": None,
         "errors": [],
     }
+    if _is_seen_from_outside():
+        _attempt("crash stacks", _keep_crash_stacks)
+        _write_registration()
+        os.close(_State.folder)
+        return
     _attempt("worker server", _start_server, directory)
-    _attempt("stack signal", _register_stack_signal, directory)
+    _attempt("stack signal", _register_stack_signal)
     _write_registration()
     if _State.registration["rank"] is None and "hangscope_progress" not in _State.registration["handlers"]:
         _attempt("rank watcher", _watch_for_rank)
@@ -131,6 +136,27 @@ def start():
     atexit.register(_at_exit)
     if hasattr(os, "register_at_fork"):  # Python 3.7
         os.register_at_fork(after_in_child=_forked)
+
+
+FROM_OUTSIDE = (2, 11)
+"""The first torch whose recorder is on by itself, and of a layout that is known."""
+PYTHONS = ((3, 10), (3, 14))
+
+
+def _is_seen_from_outside():
+    """Whether the agent reads this process's memory, and nothing has to answer in it: no server, no thread, no signal.
+
+    Only where it is plain which rank it is: a process that multiprocessing started must say that itself.
+    """
+    if os.environ.get("HANGSCOPE_FROM_OUTSIDE") != "1" or _State.registration["rank"] is None:
+        return False
+    if _State.registration["spawned"] or not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
+        return False
+    try:
+        release = tuple(int(part) for part in _State.registration["torch"].split(".")[:2])
+    except ValueError:
+        return False
+    return release >= FROM_OUTSIDE
 
 
 def _hold(directory):
@@ -286,7 +312,7 @@ def _keep_for_ever(thing):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
-def _register_stack_signal(directory):
+def _register_stack_signal():
     """Let a real-time signal print all Python stacks from C, also while something holds the GIL.
 
     Only a signal that nobody has touched is taken. The agent sends it as the last resort, after checking that handler
@@ -300,18 +326,34 @@ def _register_stack_signal(directory):
             break
     else:
         raise RuntimeError("no free real-time signal")
+    _open_stack_file()
+    faulthandler.register(number, file=_State.stack_file, all_threads=True, chain=False)
+    _enable_crash_stacks(faulthandler)
+    _State.registration["stack_signal"] = int(number)
+
+
+def _keep_crash_stacks():
+    """Let a fatal signal print all Python stacks into a file of ours, where the user has decided nothing about it."""
+    import faulthandler
+
+    if os.environ.get("HANGSCOPE_CRASH_STACKS") and not faulthandler.is_enabled():
+        _open_stack_file()
+        _enable_crash_stacks(faulthandler)
+
+
+def _open_stack_file():
     name = f"{os.getpid()}.stack"
-    path = os.path.join(directory, name)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     _State.stack_file = os.fdopen(os.open(name, flags, 0o600, dir_fd=_folder()), "ab", 0)  # while the process lives
-    faulthandler.register(number, file=_State.stack_file, all_threads=True, chain=False)
+    _State.registration["stack_file"] = os.path.join(_State.directory, name)
+    _State.registration["stack_fd"] = _State.stack_file.fileno()
+
+
+def _enable_crash_stacks(faulthandler):
     # A forked rank has its parent's handler, and with it its parent's file.
     if os.environ.get("HANGSCOPE_CRASH_STACKS") and (_State.keeps_crashes or not faulthandler.is_enabled()):
         faulthandler.enable(_State.stack_file)
         _State.keeps_crashes = True
-    _State.registration["stack_signal"] = int(number)
-    _State.registration["stack_file"] = path
-    _State.registration["stack_fd"] = _State.stack_file.fileno()
 
 
 def _caught_or_ignored():
@@ -513,7 +555,7 @@ def _become_rank():
     cleared = {"pid": _State.pid, "socket": None, "stack_signal": None, "stack_file": None, "stack_fd": None}
     _State.registration = dict(_State.registration, errors=[], spawned=own["rank"] is None, **own, **cleared)
     _attempt("worker server", _start_server, directory)
-    _attempt("stack signal", _register_stack_signal, directory)
+    _attempt("stack signal", _register_stack_signal)
     _write_registration()
 
 
