@@ -23,6 +23,7 @@ import pytest
 import hangscope
 from hangscope.cli.main import VERBS, cli, main
 from hangscope.report.export import schema
+from hangscope.sources import slices
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -313,3 +314,25 @@ def test_each_promise_names_a_test_that_is_there() -> None:
     assert named > 30
     promises = [line for line in table.splitlines() if line.startswith("| ") and "promise | test" not in line]
     assert all("::test_" in line for line in promises)
+
+
+def test_every_path_of_the_map_exists() -> None:
+    """The table of docs/map.md leads to files and folders that are there, and its picture shows rooms that are."""
+    text = (ROOT / "docs" / "map.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[2] for line in text.splitlines() if line.startswith("| ") and "`" in line]
+    paths = [path for row in rows for path in re.findall(r"`([\w/.]+)`", row)]
+    package = ROOT / "src" / "hangscope"
+    assert len(paths) > 30
+    assert not [path for path in paths if path != "src/hangscope/" and not (package / path).exists()]
+    picture = text.partition("```mermaid")[2].partition("```")[0]
+    rooms = {room for line in picture.splitlines() if "-->" in line for room in re.findall(r"[a-z_]+(?=\s|$)", line)}
+    there = {path.name.removesuffix(".py") for path in package.iterdir()}
+    assert rooms - {"read.py", "py"} <= there
+
+
+def test_the_recipe_for_a_source_names_its_parts() -> None:
+    """Contributing's recipes name what a source may have; no slice has a part that the recipe does not know."""
+    recipe = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    for part, has in (("capture", "save"), ("schema", "FOLDER"), ("read", "recognise"), ("settings", "check")):
+        assert slices.found(part, has)
+        assert f"`{part}.py`" in recipe and has in recipe

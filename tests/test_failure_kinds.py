@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import string
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 import hangscope
+from hangscope.diagnosis import diagnose
 from hangscope.failure_kinds import Trait
-from hangscope.model import Failure, FailureKind
+from hangscope.model import Facts, Failure, FailureKind, Source
 from hangscope.verdict_words import CauseKind
+from kits.small_jobs import job
 
 PACKAGE = Path(hangscope.__file__).parent
 OTHER_MEANINGS = {
@@ -24,6 +27,10 @@ OTHER_MEANINGS = {
     "mismatch": "a kind of cause",
     "missing_ranks": "a key of RAS",
     "port_errors": "grounds of a cause",
+}
+SAID_OTHERWISE = {
+    *(FailureKind.LAUNCHER_SIGNAL, FailureKind.LAUNCHER_KILL),  # by the signal
+    *(FailureKind.NODE_FAILED, FailureKind.NODE_SILENT),  # of the node, with all of its ranks
 }
 MAKERS = {"Failure", "make_failure", "_failure", "_add", "_add_failure"}
 FIELDS = {"code", "joined", "store", "detail", "sender", "gpu", "node", "ranks"}
@@ -78,3 +85,16 @@ def test_a_kind_is_its_text() -> None:
     assert Failure.__annotations__["kind"] == "FailureKind"
     assert FailureKind("gpu_oom") is FailureKind.GPU_OOM == "gpu_oom"
     assert f"{FailureKind.GPU_OOM}" == "gpu_oom"
+
+
+@pytest.mark.parametrize("kind", FailureKind, ids=str)
+def test_a_row_is_all_that_a_kind_needs_to_be_said(kind: FailureKind) -> None:
+    """A line of any kind leads to a verdict in the words of its row, with its step, and accuses whom the row says."""
+    line = Failure(kind, "a line of it", Source("job.log", "line 7"), 1, "n1", ranks=(2,), code=-9, detail="mlx5_0")
+    verdict = diagnose(job({"g": [0, 1, 2]}, {}, facts=Facts(failures=(line,))))
+    said = max(re.split(r"\{[^}]*\}", kind.says), key=len).strip(" ()")
+    if kind not in SAID_OTHERWISE:
+        assert said in f"{verdict.headline} {verdict.summary}"
+    if kind.step and kind is not FailureKind.CANCELLED:
+        assert any(kind.step in step for step in verdict.next_steps)
+    assert verdict.kind == kind.accuses
