@@ -204,17 +204,23 @@ def wrong_tokens(over: threading.Event, seen: Seen, port: int, a_second: float) 
     return thread
 
 
-def attack(ports: list[int], tokens: list[str], over: threading.Event, seen: Seen, *, crowd: bool) -> None:
+PARTS = {False: ("finding",), True: ("idle", "slow", "tokens")}
+"""Of an attack: each has a process of its own."""
+
+
+def attack(ports: list[int], tokens: list[str], over: threading.Event, seen: Seen, part: str) -> None:
     port = ports[0]
-    if crowd:
-        held: list[socket.socket] = []
-        again_and_again(over, seen, "idle connection", lambda: _ten_thousand(port, held, over))
+    held: list[socket.socket] = []
+    if part == "idle":
+        again_and_again(over, seen, "idle connections", lambda: _ten_thousand(port, held, over))
+    elif part == "slow":
         for _ in range(200):
             again_and_again(over, seen, "slow client", lambda: trickle(port, over, ""))
+    elif part == "tokens":
         for _ in range(10):
             wrong_tokens(over, seen, port, 100)
+    if part != "finding":
         return
-    held = []
     again_and_again(over, seen, "silent connection", lambda: silent(port, held, 2000))
     for token in tokens:
         for one in (poison, roster, large):
@@ -226,8 +232,8 @@ def attack(ports: list[int], tokens: list[str], over: threading.Event, seen: See
 
 def _ten_thousand(port: int, held: list[socket.socket], over: threading.Event) -> object:
     while len(held) < 10_000 and not over.is_set():
-        held.append(socket.create_connection(("127.0.0.1", port), timeout=30))
-        time.sleep(0.0005)
+        held.append(_from_somewhere(port, len(held)))
+        time.sleep(0.001)
     while not over.wait(0.5):
         for index, each in enumerate(held):  # whatever was closed is opened again
             each.setblocking(False)
@@ -239,9 +245,14 @@ def _ten_thousand(port: int, held: list[socket.socket], over: threading.Event) -
                 gone = True
             if gone and not over.is_set():
                 each.close()
-                held[index] = socket.create_connection(("127.0.0.1", port), timeout=30)
-                time.sleep(0.001)
+                held[index] = _from_somewhere(port, index)
+                time.sleep(0.002)
     return "over"
+
+
+def _from_somewhere(port: int, number: int) -> socket.socket:
+    """A connection from one of a hundred addresses."""
+    return socket.create_connection(("127.0.0.1", port), timeout=30, source_address=(f"127.0.1.{number % 100 + 1}", 0))
 
 
 # ---- together --------------------------------------------------------------------------------------------------------
@@ -264,7 +275,7 @@ def attacker() -> None:
     order = json.loads(sys.stdin.readline())
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     over, seen = threading.Event(), Seen()
-    attack(order["ports"], order["tokens"], over, seen, crowd=order["crowd"])
+    attack(order["ports"], order["tokens"], over, seen, order["part"])
     sys.stdin.read()
     over.set()
     time.sleep(2)
@@ -287,6 +298,7 @@ def play(folder: Path, database: str | None, *, minutes: float, servers: int, cr
     ports = [port for _, port in started]
     started.append(start(ServeOptions(data=folder / "quiet"), folder / "log-quiet"))
     largest = 0
+    evil: list[subprocess.Popen[bytes]] = []
     try:
         threads = [
             threading.Thread(target=probe, args=(over, seen, ports), daemon=True),
@@ -295,19 +307,22 @@ def play(folder: Path, database: str | None, *, minutes: float, servers: int, cr
         ]
         for thread in threads:
             thread.start()
-        evil = subprocess.Popen(
-            [sys.executable, "-m", "kits.attack_server", "--attacker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert evil.stdin is not None
-        evil.stdin.write(json.dumps({"ports": ports, "tokens": list(made.values()), "crowd": crowd}).encode() + b"\n")
-        evil.stdin.flush()
+        words = [sys.executable, "-m", "kits.attack_server", "--attacker"]
+        for part in PARTS[crowd]:
+            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            assert process.stdin is not None
+            order = {"ports": ports, "tokens": list(made.values()), "part": part}
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+            process.stdin.flush()
+            evil.append(process)
         until = time.monotonic() + minutes * 60
         while time.monotonic() < until:
             time.sleep(1)
             temporary = Path(tempfile.gettempdir()).glob("hangscope-digest-*/in/*")
             largest = max(largest, sum(_size(path) for path in temporary))
         over.set()
-        seen.answers.update(json.loads(evil.communicate()[0]))
+        for process in evil:
+            seen.answers.update(json.loads(process.communicate()[0]))
         for thread in threads:
             thread.join(320)
     finally:

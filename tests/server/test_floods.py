@@ -176,6 +176,7 @@ def test_errors_have_one_shape(tmp_path: Path) -> None:
             answer = server.ask(method, path, who)
             assert set(answer.json) == {"error", "hint", "request"}, path
             assert answer.headers["x-request-id"] == answer.json["request"]
+        assert server.ask("OPTIONS", "/api/v1/incidents/1", token).headers["allow"] == "DELETE, GET"
         assert "<!doctype html>" in server.ask("GET", "/nothing", token, **HTML).text
 
 

@@ -374,7 +374,9 @@ def test_writers_of_sqlite_take_turns(sqlite_database: Database) -> None:
         number = 0
         while not over.is_set():
             with sqlite_database.write() as connection:
-                connection.execute(insert(PROJECTS).values(name=f"much{number}", created_at=0.0))
+                connection.execute(
+                    insert(PROJECTS).values(name=f"much{threading.get_ident()}-{number}", created_at=0.0)
+                )
                 time.sleep(0.02)
             number += 1
 

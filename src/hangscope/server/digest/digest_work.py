@@ -27,6 +27,7 @@ from hangscope.server.digest import digest_child, issue_groups
 from hangscope.server.digest.digest_child import ChildLimits, bare_environment
 from hangscope.server.digest.fingerprint import Fingerprint
 from hangscope.server.digest.kept_values import Kept
+from hangscope.server.intake import budgets as project_budgets
 from hangscope.server.intake import plain_values as plain
 from hangscope.server.intake.accept_push import counting_parts, keep_blob
 from hangscope.server.intake.entities import Entity
@@ -112,6 +113,7 @@ class Digester:
             if connection.execute(select(INCIDENTS.c.id).where(INCIDENTS.c.id == incident.id)).first() is None:
                 work_queue.finish(connection, lease)  # deleted meanwhile; what was put goes with what nobody refers to
                 return
+            project_budgets.use(connection, project_id, None)  # before any row of the project: see there
             _keep(connection, incident, outcome, verdict, page)
             work_queue.finish(connection, lease)
         before = {incident.verdict_sha256, incident.page_sha256} - {None, verdict, page}

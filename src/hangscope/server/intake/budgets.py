@@ -50,7 +50,8 @@ def use(
     kept_rows: int = 0,
 ) -> None:
     """Count what is about to be used; raises where a budget does not allow it (`None` allows everything). Negative is
-    given back. Until the transaction ends, nobody else changes what this project stores."""
+    given back. Until the transaction ends, nobody else changes what this project stores: so it comes before
+    any other row of the project, else two transactions could wait for each other."""
     more = {"stored_bytes": stored_bytes, "claimed_bytes": claimed_bytes, "kept_rows": kept_rows}
     row = {"project_id": project_id, **dict.fromkeys(more, 0), "digest_s": 0.0, "digest_at": 0.0}
     same = USAGE.c.project_id == project_id

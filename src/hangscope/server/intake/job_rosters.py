@@ -55,6 +55,7 @@ def entity_rows(
 ) -> dict[Entity, int]:
     """The ids of these, made where they are new and seen now: one statement a batch, and in one order, so that two who
     do the same do not wait for each other in a ring."""
+    project_budgets.use(connection, project_id, None)  # before any row of it, as everywhere: no two wait in a ring
     known = {(entity.kind, entity.name): entity for entity in reversed(list(entities))}
     rows = [
         {"project_id": project_id, "kind": kind, "name": name, "first_seen_at": at, "last_seen_at": at}
@@ -101,6 +102,7 @@ def expose_in_batches(
     for start in range(0, len(entities), BATCH):
         few = entities[start : start + BATCH]
         with database.write() as connection:
+            project_budgets.use(connection, project_id, None)
             _note_places(connection, rows, few)
             new = _note_exposures(connection, job_id, rows, {entity: on[entity] for entity in few})
             project_budgets.use(connection, project_id, budgets, kept_rows=new)

@@ -32,6 +32,7 @@ from hangscope.server.web.guard import Guard, Refusal
 from hangscope.server.web.health import Health, is_full
 
 _OF_DATABASE = (DBAPIError, PoolTimeout)
+ROUTED = (push_routes, admin_routes, read_routes, feeds, pages)
 RETRY_S = {429: "10", 503: "5", 507: "60"}
 
 
@@ -65,7 +66,7 @@ def make_app(settings: Settings) -> Front:
     app.state.history = History(settings.database)
     app.state.health = settings.health or Health(settings.database)
     app.state.root = urlsplit(settings.base_url).path.rstrip("/")
-    for module in (push_routes, admin_routes, read_routes, feeds, pages):
+    for module in ROUTED:
         app.include_router(module.router)
     app.add_exception_handler(HangscopeError, _said)
     app.add_exception_handler(DBAPIError, _database)
@@ -150,7 +151,18 @@ def _routed(request: Request, error: Exception) -> Response:
     words = {404: "there is nothing at this address", 405: "this address does not take that method"}
     answer = _answer(request, error.status_code, words.get(error.status_code, str(error.detail)), None)
     answer.headers.update(error.headers or {})
+    if error.status_code == 405:  # the router names those of one route, and an address may have several
+        answer.headers["Allow"] = ", ".join(sorted(_methods(request)))
     return answer
+
+
+def _methods(request: Request) -> set[str]:
+    found: set[str] = set()
+    for route in (route for module in ROUTED for route in module.router.routes):
+        matches = getattr(route, "path_regex", None)
+        if matches is not None and matches.match(request.url.path):
+            found |= set(getattr(route, "methods", None) or ())
+    return found
 
 
 def _unforeseen(request: Request, error: Exception) -> Response:

@@ -13,14 +13,18 @@ from sqlalchemy import func, select
 
 from hangscope.server.store.access_tokens import Access
 from hangscope.server.store.tables import INCIDENTS, ISSUES, JOBS, WORK
-from hangscope.server.web import lists
+from hangscope.server.web import answers, lists
 from hangscope.server.web.guard import Reader
 
-router = APIRouter(tags=["read"])
+router = APIRouter(tags=["read"], responses=answers.ERRORS)
 _ATOM = "http://www.w3.org/2005/Atom"
 
 
-@router.get("/metrics")
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus's text"}},
+)
 def metrics(request: Request, access: Reader) -> PlainTextResponse:
     """What there is in the project, and what waits, in Prometheus's text format."""
     text = "".join(f"{line}\n" for line in _metrics(request, access))
@@ -60,7 +64,11 @@ def _metrics(request: Request, access: Access) -> Iterator[str]:
     yield f"hangscope_oldest_waiting_seconds {0 if oldest is None else max(0.0, time.time() - oldest):.1f}"
 
 
-@router.get("/incidents.atom")
+@router.get(
+    "/incidents.atom",
+    response_class=Response,
+    responses={200: {"content": {"application/atom+xml": {}}, "description": "the feed"}},
+)
 def atom(request: Request, access: Reader) -> Response:
     """The newest incidents, for feed readers."""
     base = request.app.state.base_url
