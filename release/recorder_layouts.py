@@ -6,13 +6,15 @@ WHEELS is a directory of torch wheels, as `pip download --no-deps torch==2.13.0`
 those of the other architecture). Of each, the headers that it ships are compiled by g++, which says where every field
 lies; the names of the types and the version of the dump are taken from the same headers; and the symbols by which the
 recorder is found are looked up in its libraries. Versions that agree in everything share one line of the table. What
-was read stands beside it: the wheel's name, and the digest of its FlightRecorder.hpp.
+was read stands beside it: the wheel's name, and the digest of its FlightRecorder.hpp. What was read of a wheel is kept
+beside the wheel (.layout.json), so that another one can be added.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import mmap
 import re
 import shutil
@@ -88,8 +90,11 @@ def main() -> int:
     compilers = COMPILERS | dict(each.split("=", 1) for each in asked.compiler)
     rows = []
     for wheel in sorted(asked.wheels.glob("torch-*.whl"), key=_version_key):
-        print(f"{wheel.name} …", file=sys.stderr)
-        rows.append(_row(wheel, compilers))
+        print(f"{wheel.name} …", file=sys.stderr, flush=True)
+        kept = wheel.with_suffix(".layout.json")
+        if not kept.exists():
+            kept.write_text(json.dumps(_row(wheel, compilers)))
+        rows.append(json.loads(kept.read_text()))
     TABLE.write_text(_table(_merged(rows)))
     return 0
 
@@ -199,7 +204,9 @@ def _dtypes(place: Path, compiler: str) -> tuple[str, ...]:
         "AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS(HS)\n"
     )
     words = [compiler, "-std=c++20", "-E", "-P", f"-I{place / HEADERS}", str(source)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr[:4000])
     return (*re.findall(r"hs_name (\w+)", done.stdout), "Undefined")
 
 

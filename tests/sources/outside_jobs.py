@@ -23,11 +23,12 @@ class Job:
     place: Path
     ranks: list[subprocess.Popen[bytes]]
 
-    def dumps_of_torch(self) -> list[Any]:
-        """torch's own dump of every rank, made now."""
+    def dumps_of_torch(self, count: int | None = None) -> list[Any]:
+        """torch's own dump of every rank, or of the first ones, made now."""
         (self.place / "ask").touch()
-        _until(lambda: all((self.place / f"torch_{rank}").exists() for rank in range(len(self.ranks))), self.ranks, 60)
-        return [pickle.loads((self.place / f"torch_{rank}").read_bytes()) for rank in range(len(self.ranks))]
+        paths = [self.place / f"torch_{rank}" for rank in range(len(self.ranks))][:count]
+        _until(lambda: all(path.exists() for path in paths), self.ranks, 120)
+        return [pickle.loads(path.read_bytes()) for path in paths]
 
 
 @contextmanager
@@ -36,7 +37,9 @@ def job(place: Path, *words: str, ranks: int = 2, python: str = sys.executable, 
     place.mkdir(parents=True, exist_ok=True)
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks), **settings}
     started = [
-        subprocess.Popen([python, str(SCRIPT), "--dir", str(place), *words], env={**environ, "RANK": str(rank)})
+        subprocess.Popen(
+            [*python.split(), str(SCRIPT), "--dir", str(place), *words], env={**environ, "RANK": str(rank)}
+        )
         for rank in range(ranks)
     ]
     try:

@@ -17,6 +17,8 @@ from typing import NamedTuple
 from hangscope.sources.cannot_read import CannotRead, Torn, explain
 
 MOST_S = 1.0
+"""Of the time that a reading itself takes: a machine may be busy, and that is nobody's hostility."""
+TIMES_BUSY = 5
 MOST_BYTES = 64 << 20
 """Of one reading: a ring of 100,000 entries has 51 MB."""
 _MOST_READ = 56 << 20
@@ -47,8 +49,7 @@ class ProcessMemory:
 
     def __init__(self, pid: int, seconds: float = MOST_S) -> None:
         self.pid = pid
-        self._until = time.monotonic() + seconds
-        self._left = MOST_BYTES
+        self.renew(seconds)
         try:
             self._file = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -66,13 +67,14 @@ class ProcessMemory:
             self._file = -1
 
     def renew(self, seconds: float = MOST_S) -> None:
-        """Begin another reading, with time and bytes of its own."""
-        self._until = time.monotonic() + seconds
+        """Begin another reading, with time and bytes of its own, by the thread that calls."""
+        self._until = time.thread_time() + seconds
+        self._latest = time.monotonic() + TIMES_BUSY * seconds
         self._left = MOST_BYTES
 
     @property
     def late(self) -> bool:
-        return time.monotonic() > self._until
+        return time.thread_time() > self._until or time.monotonic() > self._latest
 
     def read(self, address: int, size: int) -> bytes:
         """The bytes that lie there. Raises Torn where not all of them are, CannotRead where it is too much."""
@@ -80,7 +82,7 @@ class ProcessMemory:
             return b""
         if size > self._left or size > _MOST_READ:
             raise CannotRead(f"more than {MOST_BYTES >> 20} MiB would have to be read")
-        if time.monotonic() > self._until:
+        if self.late:
             raise CannotRead("reading it took too long")
         self._left -= size
         if not 0 < address < _HIGHEST:

@@ -70,6 +70,8 @@ class NodeCapture:
     """When the job was asked to end, by a signal that was handed on: ranks that end from then on did not die of it."""
     look: Look | None = None
     """The rings that are saved where nothing is asked of the ranks."""
+    between_s: float = capture_rank.BETWEEN_SAMPLES_S
+    """From the first sample of each source to the second."""
     captured_at: str = field(default_factory=manifest.now)
     begun: float = field(default_factory=time.monotonic)
     _begun_at: float = field(default_factory=time.time)
@@ -147,7 +149,7 @@ class NodeCapture:
         self._code.take(self.node_dir, rank, number)
 
     def _second_sample(self, rank: WatchedRank, number: int) -> None:
-        capture_rank.second_sample(self.node_dir, rank, number, self.ranks, self.ended)
+        capture_rank.second_sample(self.node_dir, rank, number, self.ranks, self.ended, self.between_s)
         self._code.take(self.node_dir, rank, number)
 
     def _save_last_answers(self) -> None:

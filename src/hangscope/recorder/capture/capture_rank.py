@@ -41,13 +41,18 @@ def first_sample(node_dir: NodeDir, rank: WatchedRank, number: int, ranks: Seque
 
 
 def second_sample(
-    node_dir: NodeDir, rank: WatchedRank, number: int, ranks: Sequence[WatchedRank], ended: threading.Event
+    node_dir: NodeDir,
+    rank: WatchedRank,
+    number: int,
+    ranks: Sequence[WatchedRank],
+    ended: threading.Event,
+    between_s: float = BETWEEN_SAMPLES_S,
 ) -> None:
     """The stacks again, some seconds later, and those of the processes that the rank started; and whether it worked in
     between, beside what we asked of it."""
     answering = rank.answering
     before = ActivitySample.of(rank.process.pid, time.monotonic(), answering=answering)
-    if ended.wait(BETWEEN_SAMPLES_S) or rank.handle.ended():
+    if ended.wait(between_s) or rank.handle.ended():
         return
     rank.activity = ActivitySample.of(rank.process.pid, time.monotonic(), answering=answering).since(before)
     _look_at_files(rank, ranks)

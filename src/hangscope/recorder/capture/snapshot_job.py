@@ -40,6 +40,9 @@ from hangscope.recorder.setup.blackbox_library import FOLDER
 from hangscope.safeio.walk import entries
 
 AGENTS_S = 45.0
+TURN_S = 0.5
+BETWEEN_SAMPLES_S = 1.0
+"""From one sample of a capture to the next: the ranks have been looked at twice before."""
 _NOBODY = "ranks are recognised by RANK in their environment, or by torch.distributed once they have joined"
 
 
@@ -237,7 +240,7 @@ def watched(
         _take_boxes(polling, launcher)
     samples = TwoSamples(polling, time.monotonic())
     while len(polling) and not samples.done(time.monotonic()):
-        time.sleep(1.0)
+        time.sleep(TURN_S)
         polling.note_ends()
         polling.turn(None)
     found = list(polling)
@@ -317,7 +320,9 @@ def _capture(
 ) -> Path:
     node.look_up()
     node_dir = NodeDir(incident, incident / "nodes" / folder)
-    taken = NodeCapture(node_dir, node, tuple(ranks), "snapshot", "asked for", threading.Event())
+    taken = NodeCapture(
+        node_dir, node, tuple(ranks), "snapshot", "asked for", threading.Event(), between_s=BETWEEN_SAMPLES_S
+    )
     taken.take()
     if ask is not None:
         cores = taken.take_gpu_cores(ask.launcher)

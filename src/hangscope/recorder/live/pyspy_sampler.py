@@ -1,7 +1,7 @@
-"""Samples of ranks that cannot be asked, from outside, one process at a time, on a thread of its own: by py-spy, or
-where that is not installed by our own reader of frames.
+"""Samples of ranks that cannot be asked, from outside, one process at a time, on a thread of its own: by our own reader
+of frames, which takes milliseconds, or where that does not know the Python that runs there, by py-spy.
 
-A sample costs some tenths of a second of ours and nothing of the rank's, which is not stopped. So it is taken only of a
+A sample by py-spy costs some tenths of a second of ours, and none anything of the rank's, which is not stopped. So it is taken only of a
 rank that the kernel shows idle, and never more often than its cost allows.
 """
 
@@ -33,7 +33,7 @@ class PySpySampler:
         self._rest_until: dict[int, float] = {}
         self._thread: threading.Thread | None = None
         self.refused = ""
-        """Why py-spy may not look, where it said so."""
+        """Why they could not be read, where they could not."""
 
     def request(self, rank: int, pid: int) -> None:
         """Ask for a sample, unless one is under way or the last ones were dear."""
@@ -68,9 +68,14 @@ class PySpySampler:
             self._done.put((rank, pid, value))
 
     def _sample(self, pid: int) -> Any:
+        try:
+            return Patience(PY_SPY_S).ask(str(pid), lambda: stacks.as_json(pid))
+        except (CannotRead, OSError) as error:
+            self.refused = str(error)
         program = py_spy()
-        if program is None:
-            return self._from_memory(pid)
+        return None if program is None else self._by_py_spy(program, pid)
+
+    def _by_py_spy(self, program: str, pid: int) -> Any:
         words = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
         try:
             done = run_bounded(words, PY_SPY_S, MOST_BYTES)
@@ -80,13 +85,7 @@ class PySpySampler:
             if not done.ok:
                 self.refused = (done.error.strip().splitlines() or ["no stack"])[0]
                 return None
+            self.refused = ""
             return bounded_json.loads(done.out)
         except (OSError, ValueError, subprocess.TimeoutExpired):
-            return None
-
-    def _from_memory(self, pid: int) -> Any:
-        try:
-            return Patience(PY_SPY_S).ask(str(pid), lambda: stacks.as_json(pid))
-        except (CannotRead, OSError) as error:
-            self.refused = str(error)
             return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from hangscope.recorder.live import ring_age
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.unfinished_ops import ProgressSample
 from hangscope.recorder.live.watched_rank import WatchedRank
@@ -14,6 +15,8 @@ from hangscope.recorder.live.watched_rank import WatchedRank
 LEAST_S = 3.0
 MOST_S = 8.0
 """The second sample comes as soon as every rank has moved, and no later than this."""
+CONFIRM_S = 1.5
+"""It comes as soon as this where the recorders of all that do not move show that they have stood for `MOST_S` before."""
 
 
 class TwoSamples:
@@ -22,6 +25,7 @@ class TwoSamples:
         self._begun = now
         self._first = {rank.process.pid: _sample(rank) for rank in polling}
         self._seen_at_work: set[int] = set()
+        self._stood = {rank.process.pid: ring_age.stood_s(rank.process.pid) or 0.0 for rank in polling}
         polling.unrecorded_waits.sample_closely(now + MOST_S + 1)
 
     def done(self, now: float) -> bool:
@@ -29,11 +33,19 @@ class TwoSamples:
         ranks = self._polling.living
         self._seen_at_work |= {rank.process.pid for rank in ranks if rank.position.works}
         waited = now - self._begun
-        if waited < LEAST_S or (waited < MOST_S and not all(self._moved(rank) for rank in ranks)):
+        if waited < MOST_S and not self._seen_enough(waited, [rank for rank in ranks if not self._moved(rank)]):
             return False
         for rank in ranks:
             rank.moved = self._moved(rank)
         return True
+
+    def _seen_enough(self, waited: float, unmoved: list[WatchedRank]) -> bool:
+        """Whether it is known of every rank that it moves, or has stood for long."""
+        if not unmoved:
+            return waited >= LEAST_S
+        stood = all(self._stood.get(rank.process.pid, 0.0) >= MOST_S for rank in unmoved)
+        placed = waited >= LEAST_S or all(rank.position.samples > 1 for rank in unmoved)
+        return stood and placed and waited >= CONFIRM_S
 
     def _moved(self, rank: WatchedRank) -> bool:
         """By its counters; one that has none, by what its threads do."""
