@@ -165,21 +165,19 @@ def _compiled(place: Path, header: str, compiler: str) -> dict[str, dict[str, in
     path = place / "table.cc"
     path.write_text(source)
     include = [f"-I{place / 'stub'}", f"-I{place / HEADERS}", f"-I{place / HEADERS / 'torch/csrc/api/include'}"]
-    standard = "-std=c++20" if "c++20" in _standard(place) else "-std=c++17"
-    words_of = [compiler, standard, "-S", "-O1", "-w", "-fno-access-control", *include, str(path), "-o", "-"]
-    done = subprocess.run(words_of, capture_output=True, text=True, check=False)
-    if done.returncode:
+    # up to 2.13 the headers are C++17, from 2.14 on C++20
+    for standard in ("-std=c++20", "-std=c++17"):
+        words_of = [compiler, standard, "-S", "-O1", "-w", "-fno-access-control", *include, str(path), "-o", "-"]
+        done = subprocess.run(words_of, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            break
+    else:
         raise SystemExit(done.stderr[:4000])
     values = _values(done.stdout)
     found: dict[str, dict[str, int]] = {}
     for part, members in parts.items():
         found[part] = {name: values.pop(0) for name in members}
     return found
-
-
-def _standard(place: Path) -> str:
-    config = place / HEADERS / "c10/util/C++17.h"
-    return "c++20" if not config.exists() or "__cplusplus < 202002L" in config.read_text() else "c++17"
 
 
 def _values(assembly: str) -> list[int]:

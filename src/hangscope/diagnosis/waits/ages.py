@@ -132,8 +132,9 @@ def _seen_s(alignment: Alignment, unit: Unit) -> float | None:
 
 
 def _captured_ns(job: Job) -> int:
-    """When a stall was captured: Gloo's dumps do not say when they were written (torch 2.8-2.15)."""
-    return job.captured_at_ns or UNKNOWN if job.under_run and job.reason == "stall" else UNKNOWN
+    """When it was captured as it stood: Gloo's dumps do not say when they were written (torch 2.8-2.15)."""
+    taken = job.reason == "snapshot" or (job.under_run and job.reason == "stall")
+    return job.captured_at_ns or UNKNOWN if taken else UNKNOWN
 
 
 def _is_stuck(alignment: Alignment, waits: Waits, wait: Wait, age_s: float) -> bool:

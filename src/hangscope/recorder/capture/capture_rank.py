@@ -22,7 +22,10 @@ from hangscope.safeio import bounded_json
 
 BETWEEN_SAMPLES_S = 2.0
 PING_S = 1.0
-_DUMPS = (("nccl", "pickle"), ("gloo", "json"), ("nccl2", "json"))
+_DUMPS = (
+    *(("nccl", "pickle"), ("gloo", "json"), ("nccl2", "json")),
+    *((each, "pickle") for each in ("gloo", "nccl2", "xccl")),
+)
 
 
 def first_sample(node_dir: NodeDir, rank: WatchedRank, number: int, ranks: Sequence[WatchedRank]) -> None:
@@ -86,8 +89,10 @@ def _save_recorders(node_dir: NodeDir, rank: WatchedRank) -> None:
     rank.server_answers = False if frozen else ask(process.socket, "ping", PING_S).ok
     if not rank.server_answers:
         rank.python_answers = None
-        why = "the process is stopped" if frozen else "its worker server does not answer"
-        node_dir.gap(what, why, rank.number)
+        outside = flight_recorder.from_outside(node_dir, rank)
+        if outside:
+            why = "the process is stopped" if frozen else "its worker server does not answer"
+            node_dir.gap(what, f"{why}; from outside: {outside}", rank.number)
         return
     for backend in flight_recorder.quick(node_dir, process):
         _complete_groups(node_dir, rank, backend)

@@ -1,5 +1,7 @@
 """The flight recorder of one rank, asked over its worker server: without stacks at once, with them where it can.
 
+Of a rank in which nothing of ours runs, or answers, it is read out of its memory, with stacks and without touching it.
+
 The first answer with stacks takes seconds, because every frame is symbolised then (torch 2.11: 4 to 6 s); without it
 takes milliseconds, and the rank may be gone in a second. JSON answers never have stacks.
 """
@@ -14,10 +16,13 @@ from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import ServerAnswer, ask
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio import bounded_json
-from hangscope.sources.flight_recorder.outside import CannotRead, OutsideProcess, dump_bytes, open_process
+from hangscope.safeio.safe_files import Patience
+from hangscope.sources.flight_recorder.outside import CannotRead, dump_bytes, open_process
 
 QUICK_S = 3.0
 STACKS_S = 6.5
+MEMORY_S = 6.0
+"""For reading it from outside: a page of the process may come from a file system that hangs."""
 MOST_BYTES = 64 << 20
 
 
@@ -69,35 +74,43 @@ def with_stacks(node_dir: NodeDir, process: RankProcess) -> bool:
 
 
 def from_outside(node_dir: NodeDir, rank: WatchedRank) -> str:
-    """Save each recorder of a rank in which no companion runs, with stacks, out of its memory. Empty where at least one
-    was saved, else why there is none."""
+    """Save each recorder of a rank in which no companion answers, with stacks, out of its memory. Empty where at least
+    one was saved, else why there is none."""
     if rank.handle.ended():
         return "it has ended"
+    pid = rank.process.pid
     try:
-        with open_process(rank.process.pid) as memory:
-            recorders = memory.recorders()
-            reasons = [*memory.reasons.values()] or ["it has recorded nothing so far"]
-            saved = [_from_memory(node_dir, rank, memory, backend) for backend in recorders]
+        dumps, reasons = Patience(MEMORY_S).ask(str(pid), lambda: _read_memory(pid))
     except CannotRead as error:
-        return error.reason if not error.cure else f"{error.reason}; {error.cure}"
-    if "" in saved:
+        return error.reason if error.cure is None else f"{error.reason}; what helps: {error.cure}"
+    except OSError as error:
+        return f"its memory: {error.strerror or error}"
+    for backend, dump in dumps.items():
+        rank.take_full(backend, dump)
+        name = f"dumps/{backend}_rank_{rank.number}.pickle"
+        if not node_dir.has(name) and not node_dir.has(f"dumps/{backend}_rank_{rank.number}.json"):
+            node_dir.write(name, dump_bytes(dump), rank=rank.number)
+            rank.from_memory.add(backend)
+    if dumps:
         node_dir.filled(f"recorder of rank {rank.number}", rank.number)
         return ""
-    return "; ".join([*saved, *reasons] if not recorders else saved)
+    return "; ".join(reasons) or "it has recorded nothing so far"
 
 
-def _from_memory(node_dir: NodeDir, rank: WatchedRank, memory: OutsideProcess, backend: str) -> str:
-    """Save one recorder; empty where that is done, else why not."""
-    name = f"dumps/{backend}_rank_{rank.number}.pickle"
-    if node_dir.has(name):
-        return ""
-    try:
-        dump = memory.dump(backend)
-    except CannotRead as error:
-        return f"{backend}: {error.reason}"
-    rank.take_full(backend, dump)
-    node_dir.write(name, dump_bytes(dump), rank=rank.number)
-    return ""
+def _read_memory(pid: int) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """(The dumps by backend, why others could not be read.) Of a process that changes while it is read, once more."""
+    dumps: dict[str, dict[str, Any]] = {}
+    with open_process(pid) as process:
+        reasons = [f"{backend}: {why}" for backend, why in process.reasons.items()]
+        for backend in process.recorders():
+            try:
+                dump = process.dump(backend)
+            except CannotRead as error:
+                reasons.append(f"{backend}: {error.reason}")
+                continue
+            if dump["entries"] or dump["pg_status"]:
+                dumps[backend] = dump
+    return dumps, reasons
 
 
 def is_empty(body: bytes) -> bool:

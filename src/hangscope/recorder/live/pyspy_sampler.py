@@ -1,8 +1,8 @@
 """Samples of ranks that cannot be asked, from outside, one process at a time, on a thread of its own: by our own reader
 of frames, which takes milliseconds, or where that does not know the Python that runs there, by py-spy.
 
-A sample by py-spy costs some tenths of a second of ours, and none anything of the rank's, which is not stopped. So it is taken only of a
-rank that the kernel shows idle, and never more often than its cost allows.
+A sample by py-spy costs some tenths of a second, and none anything of the rank's, which is not stopped. So it is
+taken only of a rank that the kernel shows idle, and never more often than its cost allows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How long a rank has stood still by its own flight recorder, which has the time of everything that it launched.
 
-Looking twice, some seconds apart, tells who moves. Where the recorder shows that a rank has launched and finished nothing
-for longer than that, those seconds have passed already.
+Looking twice, some seconds apart, tells who moves. Where the recorder shows that a rank has launched and finished
+nothing for longer than that, those seconds have passed already.
 """
 
 from __future__ import annotations

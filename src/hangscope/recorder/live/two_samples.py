@@ -16,7 +16,7 @@ LEAST_S = 3.0
 MOST_S = 8.0
 """The second sample comes as soon as every rank has moved, and no later than this."""
 CONFIRM_S = 1.5
-"""It comes as soon as this where the recorders of all that do not move show that they have stood for `MOST_S` before."""
+"""It comes as soon as this where the recorders of all that do not move show that they stood for `MOST_S` before."""
 
 
 class TwoSamples:

@@ -25,7 +25,7 @@ from hangscope.sources.flight_recorder.outside import OutsideProcess
 MOST_GROUPS = 4096
 END_BYTES = 4096
 _TEXTS = ("name", "desc", "backend")
-RECORDERS = ("nccl", "gloo", "nccl2")
+RECORDERS = ("nccl", "gloo", "nccl2", "xccl")
 ENDING_S = 20.0
 """So long a rank may take to end before that itself counts as a hang."""
 STILL_S = 1.5
@@ -94,6 +94,8 @@ class WatchedRank:
     """Its memory, from which its recorders are read where no companion answers in it."""
     unread: tuple[str, str] | None = None
     """Why its memory cannot be read, and the cure; None where it can, or where nobody tried."""
+    from_memory: set[str] = field(default_factory=set)
+    """The recorders whose dumps were read out of its memory."""
     file_waits: FileWaits = field(default_factory=FileWaits)
     """The files that it is blocked on; looked at when a hang is captured."""
     seen_at: tuple[Any, ...] = ()
@@ -235,6 +237,7 @@ class WatchedRank:
             "last_poll_at": self.last_poll_at,
             **self._wait_fields(),
             "moved": self.moved,
+            "read_from_memory": sorted(self.from_memory),
             **_activity(self.activity),
             "file_waits": [] if self.ended else self.file_waits.rows(),
             "oom_kills": self.oom_kills(),
