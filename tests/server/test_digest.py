@@ -19,7 +19,7 @@ from hangscope.errors import InputError
 from hangscope.server.digest import digest_work, issue_groups
 from hangscope.server.digest.digest_child import ChildLimits, bare_environment
 from hangscope.server.digest.digest_work import Digester, Outcome, clear_left_behind
-from hangscope.server.digest.fingerprint import Fingerprint, fingerprint, group_role
+from hangscope.server.digest.fingerprint import Fingerprint, fingerprint, group_role, is_about_code
 from hangscope.server.intake.accept_push import Accepted, Lacking, accept, counting_parts, keep_blob, parse
 from hangscope.server.intake.budgets import Budgets, OverBudget
 from hangscope.server.intake.job_rosters import TooLarge, add_roster, end_job
@@ -200,7 +200,7 @@ def test_a_fingerprint_forgets_what_changes_from_run_to_run() -> None:
     one = fingerprint("absent", "all_reduce #7", "mesh_tp (6)", "read_shard.<locals>.inner_3f2a91c", "train")
     two = fingerprint("absent", "all_reduce #9", "mesh_tp (12)", "read_shard.<locals>.inner_88ab01e", "train")
     assert one == two
-    assert one.value.startswith("hs1:")
+    assert one.value.startswith("hs2:")
     assert one.explanation["group"] == "mesh_tp"
 
 
@@ -209,6 +209,23 @@ def test_a_fingerprint_tells_hangs_apart() -> None:
     base = ("absent", "all_reduce", "tp", "read_shard")
     others = [("dead", *base[1:]), ("absent", "all_gather", "tp", "read_shard"), ("absent", "all_reduce", "dp", "x")]
     assert len({fingerprint(*each).value for each in [base, *others]}) == 4
+
+
+def test_what_machines_do_is_one_hang_wherever_the_program_was() -> None:
+    """A killed or stopped rank, a GPU and a link are alike in any operation; an exception is its place in the code."""
+    calls = [("all_reduce", "tp", "step"), ("all_gather", "dp", "load"), ("", "", "")]
+    for kind in ("dead", "frozen", "gpu", "network"):
+        assert len({fingerprint(kind, *call).value for call in calls}) == 1
+        assert not is_about_code(fingerprint(kind, *calls[0]).explanation)
+    raised = [fingerprint("dead", *call, raised=True) for call in calls[:2]]
+    assert raised[0] != raised[1]
+    assert raised[0] == fingerprint("dead", "barrier", "pp", "step", raised=True)
+
+
+def test_functions_that_differ_by_a_number_are_two() -> None:
+    """load_stage1 and load_stage2 are two places in a program."""
+    values = {fingerprint("absent", "all_reduce", "tp", f"load_stage{n}", "data").value for n in (1, 2)}
+    assert len(values) == 2
 
 
 def test_roles_of_groups_have_no_numbers() -> None:

@@ -162,6 +162,19 @@ def test_the_table_tells_machine_from_code() -> None:
     assert decide(mine, healthy(20)).answer == "not decided"
 
 
+def test_what_machines_did_on_many_nodes_is_no_code() -> None:
+    """Thirty independent faults of one kind on separate nodes have one fingerprint, and do not speak for the code."""
+    past = [
+        replace(job(n, [f"n{n}"], names=f"n{n}", fingerprint="gpu", days_ago=n + 1), about_code=False)
+        for n in range(30)
+    ]
+    mine = job(50, ["n50"], names="n50", fingerprint="gpu")
+    for asked in (mine, replace(mine, about_code=False)):
+        made = decide(asked, [*past, *healthy(20)])
+        assert made.answer == "not decided"
+        assert not [row for row in made.rows if row.speaks_for == "code"]
+
+
 def test_a_table_that_speaks_for_both_decides_nothing() -> None:
     """Same node in other programs and same code on other nodes at once: not decided, unless the node's odds do it."""
     past = [job(n, ["n7", f"n{n}"], names="n7", code=f"c{n}", fingerprint=f"f{n}", days_ago=n + 2) for n in range(3)]

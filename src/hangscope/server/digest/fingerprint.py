@@ -1,8 +1,11 @@
-"""Same hang? The fingerprint of a verdict: its kind, the operation and its group's role, the culprit's own function.
+"""Same hang? The fingerprint of a verdict: of code its kind, operation, group's role and the culprit's own function.
+
+What a machine did (a GPU, a link, a signal, a stop) happens wherever the program is at that moment: its fingerprint is
+its kind alone, and where it happened is said by the node, GPU, port or link that the incident names.
 
 It explains itself: the parts it is made of are kept beside it. Line numbers, paths, ranks, nodes and versions are not
 in it: they change from run to run, and are entities of their own. A later version has another prefix, and applies to
-new incidents only.
+new incidents only: hs1 had the operation and the function in every kind, and no digits in functions.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-VERSION = "hs1"
+VERSION = "hs2"
 _NUMBERED = re.compile(r"\s*\([^()]*\)\s*$")
 _DIGITS = re.compile(r"\d+")
 _LOCALS = re.compile(r"<locals>\.|\.<locals>")
@@ -26,17 +29,26 @@ class Fingerprint(NamedTuple):
     """What it is made of, in words: the part's name → the part."""
 
 
-def fingerprint(kind: str, operation: str, group: str, function: str, module: str = "") -> Fingerprint:
-    """The fingerprint of a verdict. What is not known is an empty part of it."""
-    code = f"{_normal(module)}.{_normal(function)}" if module and function else _normal(function)
-    parts = {
-        "kind": kind,
-        "operation": _normal(operation.partition("#")[0].strip()),
-        "group": group_role(group),
-        "function": code,
-    }
-    digest = hashlib.sha256(json.dumps(list(parts.values())).encode()).hexdigest()
+OF_MACHINES = frozenset(("gpu", "network", "frozen", "dead", "resources"))
+"""Kinds that say nothing about the program, unless the rank raised where it was."""
+
+
+def fingerprint(
+    kind: str, operation: str, group: str, function: str, module: str = "", *, raised: bool = False
+) -> Fingerprint:
+    """The fingerprint of a verdict. What is not known is an empty part of it. `raised`: the program's own exception."""
+    parts = {"kind": kind, "operation": "", "group": "", "function": ""}
+    if raised or kind not in OF_MACHINES:
+        parts["operation"] = "" if raised else _normal(operation.partition("#")[0].strip())
+        parts["group"] = "" if raised else group_role(group)
+        parts["function"] = f"{_normal(module)}.{_function(function)}" if module and function else _function(function)
+    digest = hashlib.sha256(json.dumps([*parts.values(), raised]).encode()).hexdigest()
     return Fingerprint(f"{VERSION}:{digest[:16]}", parts)
+
+
+def is_about_code(explanation: Mapping[str, object]) -> bool:
+    """Whether a fingerprint names a place in a program."""
+    return bool(explanation.get("function"))
 
 
 def title(explanation: Mapping[str, str]) -> str:
@@ -57,6 +69,11 @@ def title(explanation: Mapping[str, str]) -> str:
 def group_role(group: str) -> str:
     """What a group is for, without its number: ``mesh_tp (6)`` and ``mesh_tp (9)`` are the same role."""
     return _DIGITS.sub("", _NUMBERED.sub("", group)).strip(" _-:")
+
+
+def _function(name: str) -> str:
+    """A function's name: ``load_stage1`` is another one than ``load_stage2``."""
+    return _HEX.sub("N", _LOCALS.sub("", name)).strip()[:200]
 
 
 def _normal(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hangscope.diagnosis.verdict import Diagnosis
+from hangscope.diagnosis.verdict import Diagnosis, SeenIn
 from hangscope.model import Job
 from hangscope.server.digest.culprit_code import culprit_frame, module_name
 from hangscope.server.digest.fingerprint import Fingerprint, fingerprint
@@ -21,6 +21,7 @@ def fingerprint_of(verdict: Diagnosis, job: Job) -> Fingerprint:
         verdict.operation.group if verdict.operation else "",
         frame.name if frame else "",
         module_name(frame.filename) if frame else "",
+        raised=any(c.where is not None and c.where.seen_in == SeenIn.TRACEBACK for c in verdict.culprits),
     )
 
 

@@ -245,9 +245,12 @@ def _are_spread(hung: Sequence[JobRecord]) -> bool:
 
 
 def _code(job: JobRecord, others: Sequence[JobRecord]) -> list[Row]:
+    """What hangs in the same place of a program, on other nodes. What a machine did is no such place."""
     if not job.fingerprint:
         return []
     same = [each for each in others if each.fingerprint == job.fingerprint]
+    if not job.about_code or not all(each.about_code for each in same):
+        return []
     mine = _named(job, "node")
     elsewhere = {each.name for each in same if not _named(each, "node") & mine}
     counted = f"the same hang in {len({each.name for each in same})} other jobs, in {len(elsewhere)} on other nodes"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, or_, select
 
+from hangscope.server.digest.fingerprint import is_about_code
 from hangscope.server.history.suspicion import DOUBT, OUTAGE_S, JobRecord, Key
 from hangscope.server.intake.entities import LEAF, LINK, MOUNT, NODE, RANK
 from hangscope.server.store.tables import ACCUSED, ENTITIES, EXPOSURES, FINGERPRINTS, INCIDENTS, JOBS
@@ -45,6 +46,7 @@ class _Hang(NamedTuple):
     culprits: set[str]
     """Nodes that are more than an end of a link."""
     doubts: list[float]
+    about_code: bool
 
 
 def observations(connection: Connection, project_id: int, now: float) -> list[JobRecord]:
@@ -160,6 +162,7 @@ def _record(row: Any, on: Sequence[_Entity], hang: _Hang | None, links: Iterable
         hung_at=hang.at,
         accused=frozenset(hang.accused),
         fingerprint=hang.fingerprint,
+        about_code=hang.about_code,
         doubt=min(hang.doubts, default=DOUBT),
         ends=frozenset(name for kind, name in hang.accused if kind == NODE) - hang.culprits,
     )
@@ -205,12 +208,13 @@ def _hangs(connection: Connection, *which: ColumnElement[bool]) -> dict[int, _Ha
     found: dict[int, _Hang] = {}
     mine = (*which, INCIDENTS.c.job_id.is_not(None), INCIDENTS.c.outcome.not_in(NO_TROUBLE))
     for row in connection.execute(
-        select(INCIDENTS.c.job_id, INCIDENTS.c.happened_at, FINGERPRINTS.c.value)
+        select(INCIDENTS.c.job_id, INCIDENTS.c.happened_at, FINGERPRINTS.c.value, FINGERPRINTS.c.explanation)
         .outerjoin(FINGERPRINTS, FINGERPRINTS.c.id == INCIDENTS.c.fingerprint_id)
         .where(*mine)
         .order_by(INCIDENTS.c.happened_at)
     ):
-        found.setdefault(row.job_id, _Hang(row.happened_at, row.value or "", set(), set(), []))
+        about_code = is_about_code(json.loads(row.explanation or "{}"))
+        found.setdefault(row.job_id, _Hang(row.happened_at, row.value or "", set(), set(), [], about_code))
     for each in connection.execute(
         select(
             INCIDENTS.c.job_id,

@@ -91,6 +91,8 @@ class JobRecord:
     """Leaf switch → how many of the job's nodes are below it, where that is known."""
     ends: frozenset[str] = frozenset()
     """Nodes that the verdict names as an end of a link, and not as the culprit."""
+    about_code: bool = True
+    """Whether the fingerprint names a place in the program: a lost link or a killed rank says nothing about that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,6 +368,7 @@ def _joined(attempts: Sequence[JobRecord]) -> JobRecord:
         first.doubt,
         first.below,
         first.ends,
+        first.about_code,
     )
 
 
