@@ -217,6 +217,7 @@ def ask_all(sockets: Path, rate: float) -> None:
     """In a process of its own, until it is ended: ask every server whose socket is there, also while it goes."""
     from hangscope.recorder.live.worker_server import ask
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job in the background ignores SIGINT
     asked: dict[str, int] = collections.Counter()
     known: dict[str, float] = {}
 
@@ -230,7 +231,8 @@ def ask_all(sockets: Path, rate: float) -> None:
         known.pop(path, None)
 
     with contextlib.suppress(KeyboardInterrupt):
-        while os.getppid() != 1:
+        parent = os.getppid()
+        while os.getppid() == parent:
             for path in map(str, sockets.glob("*.sock")):
                 if path not in known:
                     known[path] = time.monotonic()
@@ -293,7 +295,7 @@ def main(given: Any, folder: Path) -> Callable[[], None]:
         shutil.rmtree(place)
         for left in sockets.glob(f"{pid}.*"):
             left.unlink()
-    asker.send_signal(signal.SIGINT)
+    asker.terminate()
     asker.wait()
 
     def report() -> None:
