@@ -328,7 +328,7 @@ def poisoned(value: Any, text: str) -> Any:
     if isinstance(value, dict):
         return {key: poisoned(item, text) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        own = ("kind", "confidence", "state_by_rank")
+        own = ("kind", "outcome", "confidence", "state_by_rank")
         return replace(
             value, **{f.name: poisoned(getattr(value, f.name), text) for f in fields(value) if f.name not in own}
         )
