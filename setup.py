@@ -9,13 +9,17 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
+HARDENED = ["-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]
+BOUND = ["-Wl,-z,relro", "-Wl,-z,now"]
+"""What these parts read was written by others, and one of them lives in the user's process."""
+
 BLACK_BOX = Extension(
     "hangscope.recorder.setup.libhangscope_blackbox",
     sources=["native/blackbox.c"],
     depends=["native/blackbox_layout.h", "native/nccl_profiler_abi.h"],
-    extra_compile_args=["-std=gnu11", "-O2", "-fvisibility=hidden", "-pthread"],
+    extra_compile_args=["-std=gnu11", "-O2", "-fvisibility=hidden", "-pthread", *HARDENED],
     # nodelete: NCCL unloads a plugin with the last communicator, while our heartbeat may still run
-    extra_link_args=["-pthread", "-Wl,-z,nodelete", "-ldl"],
+    extra_link_args=["-pthread", "-Wl,-z,nodelete", "-ldl", *BOUND],
     optional=True,
 )
 """NCCL loads it, not Python: it has no PyInit, and no Python in its name."""
@@ -24,7 +28,8 @@ DECODER = Extension(
     "hangscope.reader.dumps._decoder",
     sources=["native/dump_decoder.c", "native/decoder_module.c"],
     depends=["native/dump_decoder.h"],
-    extra_compile_args=["-std=gnu11", "-O3", "-fvisibility=hidden"],
+    extra_compile_args=["-std=gnu11", "-O3", "-fvisibility=hidden", *HARDENED],
+    extra_link_args=BOUND,
     py_limited_api=True,
     optional=True,
 )
@@ -34,7 +39,8 @@ SCAN = Extension(
     "hangscope.bundle.redact._scan",
     sources=["native/scan.c", "native/scan_module.c"],
     depends=["native/scan.h"],
-    extra_compile_args=["-std=gnu11", "-O3", "-fvisibility=hidden"],
+    extra_compile_args=["-std=gnu11", "-O3", "-fvisibility=hidden", *HARDENED],
+    extra_link_args=BOUND,
     py_limited_api=True,
     optional=True,
 )

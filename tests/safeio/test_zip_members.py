@@ -99,7 +99,7 @@ def test_a_method_that_nobody_opens_is_named() -> None:
 
 
 def test_a_bomb_stops_early() -> None:
-    """Also one whose members all lie over each other: what they unpack to is counted each time."""
+    """Of one whose members all lie over each other the first is read, and the others are refused."""
     start = time.process_time()
     with pytest.raises(DamagedError, match="far more"):
         opened(zipped({f"{number}.log": bytes(40 << 20) for number in range(4)}))
@@ -107,8 +107,8 @@ def test_a_bomb_stops_early() -> None:
     at = kernel.find(b"PK\x01\x02")
     entry = kernel[at : kernel.find(b"PK\x05\x06")]
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 500, 500, len(entry) * 500, at, 0)
-    with pytest.raises(DamagedError, match="far more"):
-        opened(kernel[:at] + entry * 500 + end)
+    found, refused = opened(kernel[:at] + entry * 500 + end)
+    assert len(found) <= 1 and all("another member's" in why for why in refused.values()) and refused
     assert time.process_time() - start < 5
 
 

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, TypeGuard
 from hangscope.errors import NotFoundError
 from hangscope.model import Gap, Source
 from hangscope.model.numbers import integer
+from hangscope.reader.logs.log_lines import LineBudget
 from hangscope.safeio import limits
 from hangscope.safeio.evidence_names import Known, bounded, untaken
 from hangscope.safeio.file_magic import PACKED, UTF16
@@ -42,6 +43,8 @@ class Found:
     """Its JSON, where it is a manifest or a node's file and was parsed."""
     most: int | None = None
     """So many of its bytes count; None for all."""
+    line_budget: LineBudget | None = None
+    """How many lines may still be read, of it and of others that are packed; None: all."""
     _stream: BinaryIO | None = field(default=None, init=False, repr=False, compare=False)
 
     @property

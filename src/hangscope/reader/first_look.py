@@ -18,6 +18,7 @@ from hangscope.incident.layout import MANIFEST
 from hangscope.model import Gap, Source
 from hangscope.reader import archives
 from hangscope.reader.find_files import Found
+from hangscope.reader.logs.log_lines import LineBudget
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.reading_progress import Meter
 from hangscope.reader.recognise_file import INCIDENT, parse_about_others, read_file
@@ -52,10 +53,12 @@ class _Held:
         self._members: deque[Member] = deque()
         self._bytes = 0
         self._may_come = limits.ARCHIVE_FREE_MEMBERS
+        self.lines = LineBudget(limits.ARCHIVE_FREE_LINES)
 
     def open_archive(self, size: int) -> ArchiveLimits:
         """What an archive of so many bytes may hold, after those before it."""
         self._may_come += size // limits.ARCHIVE_MEMBER_BYTES
+        self.lines.left += size * limits.ARCHIVE_LINES // limits.MIB
         return replace(limits.ARCHIVE, members=min(limits.ARCHIVE.members, self._may_come))
 
     def count(self) -> None:
@@ -104,7 +107,7 @@ def _members(archive: Found, gaps: list[Gap], held: _Held, meter: Meter) -> Iter
         sums[name] = hashlib.sha256(data).hexdigest()
         if name.rpartition("/")[2] == MANIFEST and f'"{INCIDENT}'.encode() in data[: limits.HEAD_BYTES]:
             manifests.append((name, data))
-        member = _member(archive, name, data)
+        member = _member(archive, name, data, held.lines)
         if is_read(member.name):
             if not _is_read_last(member):
                 held.add(member)
@@ -113,10 +116,10 @@ def _members(archive: Found, gaps: list[Gap], held: _Held, meter: Meter) -> Iter
         gaps.extend(_differences(archive, name, data, sums))
 
 
-def _member(archive: Found, name: str, data: bytes) -> Member:
+def _member(archive: Found, name: str, data: bytes, lines: LineBudget) -> Member:
     inside = tuple(part for part in name.split("/") if part)
     parts = (*archive.parts, *inside) if inside else (*archive.parts[:-1], archive.name.removesuffix(".gz"))
-    return Member(f"{archive.file}!{name}" if name else archive.file, parts, len(data), data=data)
+    return Member(f"{archive.file}!{name}" if name else archive.file, parts, len(data), data=data, line_budget=lines)
 
 
 def _is_read_last(member: Member) -> bool:

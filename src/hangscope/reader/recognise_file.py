@@ -205,12 +205,12 @@ def _is_text(item: Found, head: bytes, evidence: Evidence) -> bool:
     text = TextFile(item.file, item.parts)
     if wide and item.size <= limits.JSON_BYTES:
         data = item.read().decode("utf-16", "replace").encode()
-        text.read(io.BytesIO(data), len(data))
+        text.read(io.BytesIO(data), len(data), item.line_budget)
     elif item.size == len(head) < limits.HEAD_BYTES:
-        text.read(io.BytesIO(head), item.size)
+        text.read(io.BytesIO(head), item.size, item.line_budget)
     else:
         with item.open() as stream:
-            text.read(stream, item.size)
+            text.read(stream, item.size, item.line_budget)
     evidence.gaps.extend(text.gaps)
     if text.useful:
         evidence.add_text(text)

@@ -81,6 +81,10 @@ file takes more, packed, and three hundred thousand empty ones, with names that 
 ARCHIVE_HELD_BYTES = 64 * MIB
 """Members of archives that wait in memory until it is known which incident is the newest; beyond, they are read as they
 come, so that no archive is ever decompressed twice."""
+ARCHIVE_FREE_LINES = 100_000
+ARCHIVE_LINES = 300_000
+"""Lines in all archives of a command that are read one by one: so many, and more for each mebibyte of their own bytes.
+Logs of NCCL pack thirty times, at a hundred bytes a line; a bomb packs hundreds of times, and takes minutes."""
 TAR_HEADER_BYTES = 64 * KIB
 """Of an extension header: it holds a name."""
 GZIP_STREAM_BYTES = 16 * KIB

@@ -2,7 +2,7 @@
 
 Python's own zipfile reads the whole list of members into memory, whatever its size, and believes it. Here the list is
 read a member at a time, and no more of a member is unpacked than the archive's budget allows. Members that lie over
-each other, as in the known bombs, spend that budget each time.
+each other, as in the known bombs, are refused: of such bytes those that are listed first are read, once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import io
 import stat
 import struct
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
@@ -84,6 +85,8 @@ class ZipReader:
         self._budget = budget
         self._start = stream.tell()
         self._size = stream.seek(0, io.SEEK_END) - self._start
+        self._taken: list[tuple[int, int]] = []
+        """Where the bytes of members lie that were read, sorted."""
 
     def __iter__(self) -> Iterator[ZipMember]:
         """As listed. Raises DamagedError where there is no list, or no list any more."""
@@ -107,10 +110,19 @@ class ZipReader:
             raise WrongBytes(f"it is not where the list of files says: byte {member.at}", file=self._file)
         name_size, extra_size = _LOCAL.unpack(local)[9:11]
         at = member.at + _LOCAL.size + name_size + extra_size
+        self._take(member.at, at + member.packed)
         data = self._inflated(at, member, most) if member.method == _DEFLATED else self._stored(at, member, most)
         if len(data) <= most and zlib.crc32(data) != member.checksum:
             raise WrongBytes("its checksum is wrong", file=self._file)
         return data
+
+    def _take(self, begin: int, end: int) -> None:
+        """Note where a member's bytes lie. Raises WrongBytes where they are another's as well."""
+        index = bisect_left(self._taken, (begin, end))
+        near = self._taken[max(0, index - 1) : index + 1]
+        if any(begin < other_end and other_begin < end for other_begin, other_end in near):
+            raise WrongBytes(f"its bytes are another member's as well: byte {begin}", file=self._file)
+        self._taken.insert(index, (begin, end))
 
     def _stored(self, at: int, member: ZipMember, most: int) -> bytes:
         size = min(member.packed, most + 1)

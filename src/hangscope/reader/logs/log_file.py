@@ -21,7 +21,7 @@ from hangscope.reader.logs.launchers.launcher_logs import LauncherLog
 from hangscope.reader.logs.launchers.own_lines import OURS, PrintedVerdicts
 from hangscope.reader.logs.line_prefixes import split_line
 from hangscope.reader.logs.line_writers import Writers
-from hangscope.reader.logs.log_lines import Line, LineShapes, raw_lines
+from hangscope.reader.logs.log_lines import Line, LineBudget, LineShapes, raw_lines
 from hangscope.reader.logs.nccl_logs import NcclLog
 from hangscope.reader.logs.progress_lines import ProgressLine, moves, progress_lines, stalled
 from hangscope.reader.logs.quoted_lines import QuotedLines
@@ -93,7 +93,8 @@ class TextFile:
         self.rank: int | None = None
         """The rank whose file it is, once the whole input is known."""
 
-    def read(self, stream: BinaryIO, size: int) -> None:
+    def read(self, stream: BinaryIO, size: int, budget: LineBudget | None = None) -> None:
+        """Read it, all of it or as far as the budget goes."""
         skip = None
         if size > HEAD_BYTES + TAIL_BYTES:
             skip = (HEAD_BYTES, size - TAIL_BYTES)
@@ -112,6 +113,12 @@ class TextFile:
             tail.append((number, raw))
             if number <= HEAD_LINES:
                 head.append((number, raw))
+            if budget is not None:
+                budget.left -= 1
+                if budget.left < 0:
+                    why = "not read: more lines than real archives of this size hold; if it is real, unpack it yourself"
+                    self.gaps.append(Gap(f"{self.file} from line {number} on", why, source=Source(self.file)))
+                    break
             try:
                 self._take(number, raw, use)
             except Exception as error:

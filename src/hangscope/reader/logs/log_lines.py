@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 from hangscope.model import Source
@@ -50,6 +51,13 @@ class Line(NamedTuple):
     @property
     def at_ns(self) -> int | None:
         return parse_time(self.stamp) if self.stamp else None
+
+
+@dataclass
+class LineBudget:
+    """How many lines may still be read one by one, of all files that share it."""
+
+    left: int
 
 
 class LineShapes:
