@@ -24,8 +24,8 @@ MOST_NODES = 20_000
 MOST_VERSIONS = 40
 MOST_ENTITIES = 100_000
 """Of one roster."""
-BATCH = 1000
-"""Rows that are written in one transaction."""
+BATCH = 250
+"""Rows that are written in one transaction: so long others wait, on a machine that is busy as well."""
 
 
 class TooLarge(InputError):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,6 +65,7 @@ def make_app(settings: Settings) -> Front:
     )
     for name in ("database", "blobs", "base_url", "wake", "guard", "clock", "budgets"):
         setattr(app.state, name, getattr(settings, name))
+    app.state.rosters = defaultdict(asyncio.Lock)
     app.state.history = History(settings.database)
     app.state.health = settings.health or Health(settings.database)
     app.state.root = urlsplit(settings.base_url).path.rstrip("/")

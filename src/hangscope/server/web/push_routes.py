@@ -88,7 +88,8 @@ async def push_roster(request: Request, access: Pusher, value: Annotated[Roster,
     def keep() -> int:
         return job_rosters.add_roster(state.database, access.project_id, value.model_dump(), None, state.budgets)
 
-    return {"job": await run_in_threadpool(keep)}
+    async with state.rosters[access.project_id]:  # large ones take seconds of the processor: of a project one at a time
+        return {"job": await run_in_threadpool(keep)}
 
 
 @router.post("/jobs/end", status_code=202, openapi_extra=described(JobEnd), response_model=answers.JobKept)
