@@ -242,12 +242,15 @@ _EMBEDDING = tuple(
     )
 )
 """Where an IPv6 address holds one of IPv4, and how many bits are behind it."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
 def is_inside(address: str) -> bool:
     """Whether an address is loopback, private, of a cloud's own services, or one of those in the guise of another."""
     found = ipaddress.ip_address(address.partition("%")[0])
+    if found.version == 6 and found in _NAT64:  # how a network of IPv6 alone reaches all others
+        return any(is_inside(str(each)) for each in _embedded(found))
     if not found.is_global or found.is_multicast or found.is_reserved:
         return True
     if any(found.version == network.version and found in network for network in _INSIDE):
