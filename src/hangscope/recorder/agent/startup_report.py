@@ -150,6 +150,7 @@ def _sentence(ranks: Sequence[WatchedRank], asked: Sequence[WatchedRank], expect
     by_box = sum(rank.process.by_box for rank in ranks)
     outside = sum(rank.process.socket is None for rank in asked)
     how = "" if not outside else " from outside" if outside == len(asked) else f", {outside} of them from outside"
+    how = f",{how}" if here and how == " from outside" else how
     parts = [f"watching {len(asked) + by_box} of {total} ranks{here}{how}"]
     if by_box:
         parts.append(f"{by_box} without torch.distributed, by what NCCL does in their processes")
