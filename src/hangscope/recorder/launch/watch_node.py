@@ -37,6 +37,8 @@ from hangscope.text import duration
 SCAN_S = 3.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+AFTER_KILL_S = 4.0
+"""The longest pause where a watcher was killed, and did not give up by itself."""
 LIVED_S = 30.0
 """A watcher that lived for so long was all right: the next one is started at once."""
 END_S = 20.0
@@ -264,6 +266,7 @@ class NodeWatch:
             self._say(f"{self._called(watcher.job)}: ended")
             self._forget(watcher)
         elif not self._stopped.is_set():
+            watcher.pause = min(watcher.pause, AFTER_KILL_S) if status < 0 else watcher.pause
             watcher.next_start = time.monotonic() + watcher.pause
             how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
             self._say(f"{self._called(watcher.job)}: its watcher {how}; another one is started")
