@@ -1,6 +1,7 @@
 """Exceptions that a rank printed and lived on after: caught and skipped, raised in a thread, or on the way to where it
 waits now. Such a one is often how a hang began, and it is in the log long before anybody looks."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.evidence.code_lines import function_line, own_end, user_frame
 from hangscope.diagnosis.evidence.process_ends import raised
 from hangscope.diagnosis.verdict import CauseKind, Finding
-from hangscope.model import CUT_OFF, FATAL_ERROR, PythonError
+from hangscope.model import CUT_OFF, FATAL_ERROR, GLOO_SIZE, LastWord, PythonError
 from hangscope.reader.logs.tracebacks import of_launcher
 
 _SAYS_NOTHING = ("KeyboardInterrupt", "SystemExit", FATAL_ERROR, CUT_OFF)
@@ -19,12 +20,20 @@ _SAYS_NOTHING = ("KeyboardInterrupt", "SystemExit", FATAL_ERROR, CUT_OFF)
 _OF_CODE = (CauseKind.ABSENT, CauseKind.MISMATCH, CauseKind.DEADLOCK, CauseKind.UNKNOWN)
 """Kinds that a mistake in the code may lead to."""
 _STALLS = ("stall", "watchdog", "dump-file")
+_NO_REASON = (GLOO_SIZE, FATAL_ERROR)
+"""What tells how a process was ended, and not why."""
 _MOST = 3
+_WORDS = 2
+_RANK = re.compile(r"\brank[ =:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
+"""How programs name the rank that prints a line."""
 
 
 def with_printed(case: Case, accusation: Accusation[Any], words: Words) -> Words:
     """The words with those exceptions as findings, and the last of them as the first place to look."""
     cited = {source for finding in words.why for source in finding.sources}
+    said = [word for word in _last_words(case, accusation) if word.source not in cited]
+    if said:
+        words = replace(words, why=[*words.why, *(Finding(_in_words(word), (word.source,)) for word in said)])
     errors = [error for error in _printed(case, accusation) if error.source not in cited]
     if not errors:
         return words
@@ -34,6 +43,30 @@ def with_printed(case: Case, accusation: Accusation[Any], words: Words) -> Words
     if accusation.kind in _OF_CODE and where is not None:
         steps.insert(0, f"code: {errors[0].type} in {function_line(where)} was printed before: look there first")
     return replace(words, why=[*words.why, *found], steps=steps)
+
+
+def _last_words(case: Case, accusation: Accusation[Any]) -> list[LastWord]:
+    """What speaks of trouble among the last lines of a job that was captured, the accused ranks' first: a message of
+    the program's own is often how it began. Where a rank's own exception says why it ended, nothing is added to that.
+    """
+    errors = [case.liveness.of(each.rank).error for each in accusation.accused]
+    known = any(error is not None and not error.consequence and error.type not in _NO_REASON for error in errors)
+    if case.job.reason is None or accusation.kind not in (*_OF_CODE, CauseKind.DEAD) or known:
+        return []
+    ranks = set(accusation.ranks)
+
+    def by_weight(word: LastWord) -> bool:
+        named = _RANK.search(word.text)
+        return word.rank not in ranks and (named is None or int(named[1]) not in ranks)
+
+    distinct = {(word.rank, word.text): word for word in case.job.facts.last_words}
+    return sorted(distinct.values(), key=by_weight)[:_WORDS]
+
+
+def _in_words(word: LastWord) -> str:
+    if word.rank is None:
+        return f"the output has among its last lines: {word.text}"
+    return f"rank {word.rank} printed among its last lines: {word.text}"
 
 
 def _printed(case: Case, accusation: Accusation[Any]) -> Sequence[PythonError]:

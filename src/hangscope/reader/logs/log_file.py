@@ -17,6 +17,7 @@ from hangscope.reader.logs.error_lines import ErrorLog
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.framework_logs import FrameworkLog
 from hangscope.reader.logs.kernel_log import KernelLog
+from hangscope.reader.logs.last_words import LastWords
 from hangscope.reader.logs.launchers.launcher_logs import LauncherLog
 from hangscope.reader.logs.launchers.own_lines import OURS, PrintedVerdicts
 from hangscope.reader.logs.line_prefixes import split_line
@@ -74,6 +75,7 @@ class TextFile:
         self.framework = FrameworkLog(file)
         self.printed = PrintedVerdicts(file)
         self.errors = ErrorLog(file)
+        self.words = LastWords()
         self.worded = WordedLog(file)
         self.stacks = StackText()
         self.tail: tuple[str, ...] = ()
@@ -182,6 +184,7 @@ class TextFile:
         for line in split_line(number, raw):
             if plain:
                 self.writers.add(line)
+                self.words.lines += 1
             else:
                 self._feed(line, use == FAILING)
 
@@ -219,8 +222,15 @@ class TextFile:
         known = ((failing or self.framework.waiting) and self.framework.feed(line)) or known
         if (failing or self.errors.waiting) and not known:
             self.errors.feed(line, in_traceback=in_traceback)
+        recognised = known or in_traceback or self._recognised(line.number)
+        self.words.feed(line, known=recognised, plain=False)
         readers = (self.torch, self.stacks, self.framework, self.worded, self.errors)
         self._waiting = any(reader.waiting for reader in readers)
+
+    def _recognised(self, number: int) -> bool:
+        """Whether a reader made a failure of the line that was read last."""
+        ends = (found[-1].failure.source.line for found in (self.errors.failures, self.launcher.failures) if found)
+        return number in ends
 
     @property
     def failure_lines(self) -> list[FailureLine]:

@@ -1,0 +1,60 @@
+"""What a program printed last in which it speaks of trouble, in words that no reader knows: its own.
+
+``callback MetricSync failed: KeyError(60)`` says nothing that a rule could use, and people would look there first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+
+from hangscope.reader.logs.log_lines import Line
+
+LAST_LINES = 40
+"""Of what the program printed, what launchers and PyTorch print at its end not counted."""
+_MOST = 8
+_LONGEST = 300
+_TROUBLE = re.compile(
+    r"\b(?:fail(?:ed|ure|s|ing)?|errors?|exception|abort(?:ed|ing)?|giv(?:es?|ing) up|gave up|skipp(?:ed|ing)"
+    r"|corrupt\w*|timed out|could not)\b|\b\w{1,60}(?:Error|Exception)\b",
+    re.IGNORECASE,
+)
+_NOT_THE_PROGRAMS = re.compile(
+    # glog's and torchrun's head, torchrun's table, tracebacks, C++'s terminate, launchers, NCCL, us
+    r"^\[?[WEIF]\d{4} |^\[rank\d+\]:\[[WEIF]|^\[[WEIF]\d{3,4} |^\s*(?:Traceback |File \"|\^+|~+|raise |\[\d+\]:)"
+    r"|^\s*(?:rank|time|host|exitcode|error_file|traceback)\s+: |^[-=]{8,}|^terminate called|^\s*what\(\): "
+    r"|^(?:srun|slurmstepd|mpirun|hangscope):|\bNCCL (?:WARN|INFO)\b|^\S{0,80}\bFAILED$|^Root Cause|^Failures:"
+    # C++'s own stacks and messages, as PyTorch prints them
+    r"|^\s*frame #\d|^Exception raised from|^Last error:|\bnccl\w{2,40}Error\b|\bc10d?::|\.cpp:\d"
+    r"|^Fatal Python error|torch/distributed/elastic|ChildFailedError|SignalException|\[hangscope\]"
+)
+
+
+class LastWords:
+    """Collects them while a file is read."""
+
+    __slots__ = ("_found", "lines")
+
+    def __init__(self) -> None:
+        self.lines = 0
+        """What the program printed, as far as it was read."""
+        self._found: deque[tuple[int, Line]] = deque(maxlen=_MOST)
+
+    def feed(self, line: Line, *, known: bool, plain: bool) -> None:
+        """Take one line; `known` if a reader made something of it, `plain` if it can hold no trouble."""
+        if known or (not plain and _NOT_THE_PROGRAMS.search(line.text[:_LONGEST])):
+            return
+        self.lines += 1
+        if not plain and _TROUBLE.search(line.text[:_LONGEST]) is not None:
+            self._found.append((self.lines, line))
+
+    @property
+    def found(self) -> list[Line]:
+        """Those among the last lines."""
+        return [line for at, line in self._found if at > self.lines - LAST_LINES]
+
+
+def quoted(text: str) -> str:
+    """The line as a sentence quotes it."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

@@ -1,0 +1,47 @@
+"""What a program says of trouble in words of its own, among the last lines that it printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hangscope import load
+from hangscope.model import LastWord
+
+STEPS = "".join(f"step {number} loss 0.{number}\n" for number in range(200))
+END = """W1118 21:38:10.352000 28966 torch/distributed/elastic/multiprocessing/api.py:1028] Sending process 29357
+Traceback (most recent call last):
+  File "/opt/torch/distributed/run.py", line 1032, in <module>
+    main()
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+======================================================
+train.py FAILED
+------------------------------------------------------
+  exitcode  : -6 (pid: 29353)
+======================================================
+"""
+TOLD = "callback MetricSync failed: KeyError(60)"
+
+
+def words(folder: Path, text: str, name: str = "train.log") -> list[LastWord]:
+    (folder / name).write_text(text)
+    return list(load(folder).facts.last_words)
+
+
+def test_a_message_of_the_programs_own_is_kept(tmp_path: Path) -> None:
+    """What it printed before its end is kept, whatever the launcher says after it."""
+    (found,) = words(tmp_path, f"{STEPS}{TOLD}\n{END}")
+    assert (found.text, found.source.place) == (TOLD, "line 201")
+
+
+def test_it_has_the_rank_of_its_line(tmp_path: Path) -> None:
+    """A line with PyTorch's tag is that rank's."""
+    (found,) = words(tmp_path, f"{STEPS}[rank3]: {TOLD}\n{END}")
+    assert (found.rank, found.text) == (3, TOLD)
+
+
+@pytest.mark.parametrize("text", [f"{TOLD}\n{STEPS}{END}", f"{STEPS}{END}", STEPS])
+def test_what_was_printed_long_before_is_none(tmp_path: Path, text: str) -> None:
+    """Trouble that the job outlived for many lines is not its last word, nor is what launchers print."""
+    assert words(tmp_path, text) == []
