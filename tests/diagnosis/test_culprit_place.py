@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hangscope import load
 from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.verdict import Diagnosis, Place, SeenIn
 from hangscope.model import FATAL_ERROR, CodeLines, Facts, Frame, Process, PythonError, Source, ThreadStack
 from hangscope.report.terminal import render_text
@@ -119,3 +122,17 @@ def test_another_call_is_the_place_of_a_mismatch() -> None:
     }
     found = place(diagnose(job({D: [0, 1, 2]}, ops)))
     assert (found.line, found.seen_in) == (33, SeenIn.CALL)
+
+
+def test_a_saved_crash_stack_is_the_line(tmp_path: Path) -> None:
+    """What faulthandler wrote when a signal ended a rank, and `run` saved with a head of its own, gives the line."""
+    stacks = tmp_path / "nodes" / "a" / "stacks"
+    stacks.mkdir(parents=True)
+    (stacks / "rank_1.crash.txt").write_text(
+        "# hangscope stacks rank=1 pid=7 sample=0 by=crash at=2026-11-18T21:45:33.345Z\n"
+        "Fatal Python error: Segmentation fault\n\nCurrent thread 0x00007fe2602abb80 (most recent call first):\n"
+        '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
+        '  File "/job/train.py", line 239 in read_header\n  File "/job/train.py", line 248 in <module>\n'
+    )
+    (error,) = load(tmp_path).facts.errors
+    assert user_frame(error.frames[::-1]) == Frame("read_header", "/job/train.py", 239)

@@ -62,6 +62,7 @@ class Doubt(Enum):
         self.why = why
 
     TWO_SIDES = MEDIUM, "the ranks are split evenly, and the evidence cannot say which side is wrong"
+    UNUSUAL_SIDE = MEDIUM, "the ranks are split evenly: one side called what none of them had called before"
     OTHER_VOTES_MISSING = (
         LOW,
         "the ranks are split evenly, and the dumps that could say which side is wrong are lost",
@@ -72,6 +73,7 @@ class Doubt(Enum):
     MEMBERS_NOT_RECORDED = MEDIUM, "this dump format (torch 2.2) does not list the group's members"
     OTHER_GROUPS_POSSIBLE = LOW, "group membership is not recorded, and other groups may be involved"
     NO_COMMON_START = MEDIUM, "point-to-point calls could not be aligned from a common starting point"
+    BY_ARGUMENTS = MEDIUM, "the call is not recorded: which rank it waits for is by the arguments that it was given"
     INIT_NOT_RECORDED = MEDIUM, "they may be initializing a communicator with another rank, which is not recorded"
     AGE_NOT_KNOWN = MEDIUM, "for how long is unknown"
     MAY_RUN = LOW, "for how long is unknown, and a healthy job looks the same"

@@ -247,7 +247,7 @@ def _ended_at_once(case: Case) -> bool:
     if case.job.reason != "rank-exit" or _timed_out(case) or by_hand:
         return False
     waits = [wait for wait in case.waits.all if not wait.only_failed]
-    ages = list(_ages(case))
+    ages = list(_ages(case, case.waits.all))
     return max(ages) < IN_FLIGHT_S if ages else not waits
 
 
@@ -267,7 +267,11 @@ def _waiting_s(case: Case, chosen: Accusation[Any]) -> float | None:
     """How long the longest-waiting victim had waited; of a job that went on, how long it stood still."""
     if case.job.recovered_s:
         return case.job.recovered_s
-    return max(_ages(case), default=None) if chosen.hang else None
+    if not chosen.hang:
+        return None
+    accused = set(chosen.ranks)
+    of_victims = [wait for wait in case.waits.all if not accused.issuperset(wait.waiters)]
+    return max(_ages(case, of_victims or case.waits.all), default=None)
 
 
 def _waiting_is_least(case: Case, waited_s: float | None) -> bool:
@@ -277,10 +281,10 @@ def _waiting_is_least(case: Case, waited_s: float | None) -> bool:
     return any(wait.age_s == waited_s and wait.age_is_least for wait in case.waits.all)
 
 
-def _ages(case: Case) -> Iterator[float]:
+def _ages(case: Case, waits: Iterable[Wait]) -> Iterator[float]:
     """How long each wait had lasted; by the time of the capture where dumps say none, as Gloo's (torch 2.8-2.15)."""
     captured_ns = case.job.captured_at_ns if case.job.under_run else None
-    for wait in case.waits.all:
+    for wait in waits:
         if wait.age_s is not None:
             yield wait.age_s
         elif captured_ns is not None:

@@ -50,7 +50,10 @@ class Names:
         """The operation from a rank's own side: of a send that waits for it, its receive, and the reverse."""
         row = _open_call(wait, rank)
         if row is None:
-            return self.wait(wait)
+            unit = wait.inside[0]
+            if unit.peer != rank or not wait.point_to_point:
+                return self.wait(wait)
+            return f"send {rank}->{unit.rank}" if unit.receives else f"recv {rank}<-{unit.rank}"
         call = self._job.ops[row]
         return f"recv {rank}<-{call.rank}" if call.kind is Kind.SEND else f"send {rank}->{call.rank}"
 
@@ -66,6 +69,9 @@ class Names:
             ends = (ops.column("source"), ops.column("destination"))
             if named := [ops.title(row) for row in unit.rows if any(end[row] != UNKNOWN for end in ends)]:
                 return named[0] if len(named) == 1 else _batch(named)
+        if unit.makes_group_of:
+            which = f" (its group {unit.makes_group})" if (unit.makes_group or "").isdigit() else ""
+            return f"{unit.name} of {ranks_text(unit.makes_group_of)}{which}"
         return numbered(unit.name, unit.seq)
 
     def call(self, operation: Operation) -> str:

@@ -288,6 +288,24 @@ class ThreadStack:
 
 
 @dataclass(frozen=True, slots=True)
+class CallArguments:
+    """The ranks of one call of torch.distributed that a rank is in: `src` and `dst` are global ranks.
+
+    `ranks` are those that a new group is made of. None = not said.
+    """
+
+    rank: int
+    function: str
+    source: Source
+    sample: int = 1
+    src: int | None = None
+    dst: int | None = None
+    tag: int | None = None
+    group: str | None = None
+    ranks: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CallSite:
     """From where a rank made a call while all was well: what it most likely calls from there in a hang, too.
 
@@ -459,6 +477,15 @@ class PrintedVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class LastWord:
+    """A line among the last that a program printed, in which it speaks of trouble in words of its own."""
+
+    rank: int | None
+    text: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
 class LogScope:
     """What one log file can testify: who wrote into it, from when to when, and whether it shows beginning and end.
 
@@ -505,6 +532,8 @@ class Facts:
     stacks: tuple[ThreadStack, ...] = ()
     sites: tuple[CallSite, ...] = ()
     """What was learnt of the calls in the steps before."""
+    calls: tuple[CallArguments, ...] = ()
+    """What the calls that ranks are in were given."""
     code: tuple[CodeLines, ...] = ()
     kernel: tuple[KernelMessage, ...] = ()
     counters: tuple[CounterChange, ...] = ()
@@ -532,6 +561,7 @@ class Facts:
     """The logs that show their job moving."""
     printed_verdicts: tuple[PrintedVerdict, ...] = ()
     """The last that each log shows."""
+    last_words: tuple[LastWord, ...] = ()
     others: tuple[EngineProcess, ...] = ()
     """The processes of an engine that are no ranks."""
     ray: RayCluster | None = None

@@ -21,6 +21,7 @@ from hangscope.model import (
     Gap,
     Job,
     KernelMessage,
+    LastWord,
     NodePrograms,
     Process,
     PythonError,
@@ -38,6 +39,7 @@ from hangscope.reader.join.earlier_attempts import newest_failures, newest_proce
 from hangscope.reader.join.merge_processes import merge_processes
 from hangscope.reader.join.nccl_processes import merge_nccl
 from hangscope.reader.join.who_is_who import Identity, host_in_path, identify
+from hangscope.reader.logs.last_words import quoted
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.raw_evidence import Evidence
@@ -356,6 +358,7 @@ def _facts(
         ras=tuple(reports),
         stacks=tuple(stacks),
         sites=tuple(evidence.sites),
+        calls=tuple(evidence.calls),
         code=tuple(evidence.code),
         kernel=tuple(kernel),
         counters=tuple(port_counters.changes(sampled)),
@@ -371,6 +374,7 @@ def _facts(
         gpu_cores=cores,
         progress=tuple(progress),
         printed_verdicts=tuple(printed),
+        last_words=tuple(_last_words(texts)),
         others=tuple(other for node in evidence.nodes for other in node.others),
         quotes=_quotes(texts, quoted),
         programs=_newest_of_node(evidence.reported_by(NodePrograms)),
@@ -525,6 +529,13 @@ def _recorder_off(texts: Sequence[TextFile], assembled: Assembled) -> tuple[Sour
     if len(assembled.ops) or any(reading.report.frames for text in texts for reading in text.torch.reports):
         return ()
     return tuple(text.torch.source(note.number) for text in texts for note in text.torch.recorder_off)
+
+
+def _last_words(texts: Sequence[TextFile]) -> Iterator[LastWord]:
+    for text in texts:
+        for line in text.words.found:
+            rank = text.writers.rank_of(line.tag, line.stream, text.rank)
+            yield LastWord(rank, quoted(line.text), Source(text.file, f"line {line.number}"))
 
 
 def _ranks_of(text: TextFile) -> set[int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from hangscope.model import BlackBox, CallSite, CodeLines, Gap, GpuCore, Source, ThreadStack
+from hangscope.model import BlackBox, CallArguments, CallSite, CodeLines, Gap, GpuCore, Source, ThreadStack
 from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.find_files import Found
 from hangscope.reader.logs.launchers.slurm_log import MOST_STATEMENTS
@@ -39,6 +39,7 @@ class Evidence:
     gpu_cores: list[tuple[GpuCore, tuple[str, ...]]] = field(default_factory=list)
     """(the core, its path)."""
     sites: list[CallSite] = field(default_factory=list)
+    calls: list[CallArguments] = field(default_factory=list)
     statuses: list[live_status.LiveStatus] = field(default_factory=list)
     stacks: list[ThreadStack] = field(default_factory=list)
     code: list[CodeLines] = field(default_factory=list)

@@ -18,6 +18,7 @@ from hangscope.reader.ranks_in_paths import rank_of_dump
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.sources import (
     blackbox_file,
+    call_arguments,
     call_sites,
     code_lines_file,
     error_files,
@@ -332,6 +333,8 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
         evidence.statuses.append(live_status.read(value, item.file))
     elif schema.startswith("hangscope.sites/"):
         evidence.sites.extend(call_sites.read(value, item.file))
+    elif schema.startswith("hangscope.calls/"):
+        evidence.calls.extend(call_arguments.read(value, item.file))
     elif schema.startswith(gpu_tables.SCHEMA):
         _read_gpu_table(value, item, evidence)
     elif ray_state.is_ray(schema):

@@ -37,6 +37,7 @@ from hangscope.report.verdict_text import (
     place_text,
     short_place,
     source_text,
+    through_text,
     title,
 )
 from hangscope.report.whole_stacks import whole_stacks
@@ -168,7 +169,8 @@ def _places(d: Diagnosis) -> list[str]:
     for where, ranks in culprit_lines(d)[:_PLACES_SHOWN]:
         if where.code or short_place(where.frame) not in d.headline:
             who = f"{rank_list(ranks, limit=8)} at " if len(d.culprits) > 1 else "at "
-            lines.append(f"{who}{place_text(where)}{f': {short(where.code, _CODE_SHOWN)}' if where.code else ''}")
+            code = f": {short(where.code, _CODE_SHOWN)}" if where.code else ""
+            lines.append(f"{who}{place_text(where)}{code}{through_text(where)}")
     return lines
 
 

@@ -43,7 +43,9 @@ def members(d: Diagnosis) -> str:
     count = len(d.operation.members)
     by_peers = "->" in d.operation.name or "<-" in d.operation.name
     if (d.operation.seq is None and not by_peers) or only_logs(d):
-        return f"{rank_list(d.operation.members, limit=6)} seen in it"
+        states = d.operation.state_by_rank
+        inside = [rank for rank in d.operation.members if states.get(rank) not in ("not launched", "unknown")]
+        return f"{rank_list(inside or d.operation.members, limit=6)} seen in it"
     return plural(count, "rank")
 
 
@@ -142,8 +144,12 @@ def place_note(where: Place) -> str:
 
 def place_text(where: Place) -> str:
     """``train.py:31 in save``, and what showed it where that is not the rank's own stack."""
-    inside = f", through {place(where.through)}" if where.through is not None else ""
-    return place(where.frame) + place_note(where) + inside
+    return place(where.frame) + place_note(where)
+
+
+def through_text(where: Place) -> str:
+    """``, through accelerate's operations.py:355 in _gpu_gather``, where the rank is inside of a package."""
+    return f", through {place(where.through)}" if where.through is not None else ""
 
 
 def culprit_lines(d: Diagnosis) -> list[tuple[Place, list[int]]]:

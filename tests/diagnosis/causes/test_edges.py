@@ -23,6 +23,7 @@ from hangscope.diagnosis.causes import CAUSE_OF
 from hangscope.diagnosis.precedence import Precedence
 from hangscope.model import (
     BlackBox,
+    CallArguments,
     Facts,
     Failure,
     FailureKind,
@@ -493,3 +494,11 @@ def test_without_an_edge_its_test_fails(name: str, other: str, test: str, monkey
 def backwards(name: str) -> list[int]:
     """The alphabet the other way round."""
     return [-ord(letter) for letter in name]
+
+
+def test_roots_that_were_asked_go_before_another_line() -> None:
+    """Which root each call was given says more than that the two were made from different lines."""
+    calls = tuple(CallArguments(r, "broadcast", Source(f"stacks/rank_{r}.1.calls.json"), src=r) for r in range(2))
+    ops = {r: [Op(D), Op(D, "broadcast", state="started", line=20 + r)] for r in range(2)}
+    verdict = diagnose(replace(job({D: [0, 1]}, ops, facts=Facts(calls=calls)), reason="stall"))
+    assert chosen(verdict)[0] == "roots_differ"

@@ -342,3 +342,43 @@ sys.exit(7)
             check=True,
         )
         assert not list(tmp_path.iterdir())
+
+
+def test_of_calls_only_whole_numbers_and_names_of_groups_are_told() -> None:
+    """What a call of torch.distributed was given is told without a value of the user's, and of no other function."""
+    code = f"""
+import json, sys
+sys.path.insert(0, {str(COMPANION)!r})
+import _hangscope_companion as companion
+source = '''
+def recv(tensor, src=None, group=None, tag=0, group_src=None):
+    return companion._call_of(sys._getframe())
+def _new_group_with_tag(ranks, password="hunter2"):
+    group_name = "3"
+    return companion._call_of(sys._getframe())
+def all_reduce(tensor, src=1):
+    return companion._call_of(sys._getframe())
+'''
+class Number(int):
+    def __str__(self):
+        raise SystemExit("the user's code ran")
+torch, own = dict(globals()), dict(globals())
+exec(compile(source, "/x/torch/distributed/distributed_c10d.py", "exec"), torch)
+exec(compile(source, "/home/u/distributed_c10d.py", "exec"), own)
+print(json.dumps([
+    torch["recv"]("secret", src=2, tag=7),
+    torch["recv"]("secret", src=Number(2), tag="token"),
+    torch["_new_group_with_tag"]([0, 1]),
+    torch["_new_group_with_tag"](["secret", 1]),
+    torch["all_reduce"]("secret"),
+    own["recv"]("secret", src=2),
+]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    received, odd, made, strange, *others = json.loads(done.stdout)
+    assert (received["src"], received["tag"]) == (2, 7)
+    assert set(odd) == {"function", "line"}
+    assert (made["function"], made["ranks"], made["group"]) == ("new_group", [0, 1], "3")
+    assert "ranks" not in strange
+    assert others == [None, None]

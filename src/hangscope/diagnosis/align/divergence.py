@@ -42,7 +42,8 @@ class Divergence:
     row) where the two code paths part: what each did instead of the other. `support`: how many later positions confirm
     a shift. `by_habit`: a call was left out, because the odd rank went on with what usually comes after it; `support`
     is then how many earlier rounds say so. `repeats`: a call seems left out, but the odd rank's call before was the
-    same: it may have made that twice.
+    same: it may have made that twice. `by_branch`: the sides are equal, and the odd one called what none had called
+    before.
     """
 
     group: int
@@ -58,6 +59,7 @@ class Divergence:
     support: int = 0
     by_habit: bool = False
     repeats: bool = False
+    by_branch: bool = False
 
 
 def divergences(alignment: Alignment) -> list[Divergence]:
@@ -99,6 +101,9 @@ def _at(alignment: Alignment, lane: Lane, index: int) -> Divergence:
     reference, tied = _majority(alignment, lane, index)
     agrees = signatures == reference
     found = _shifted(alignment, lane, index, _divergence(alignment, lane, index, rows[~agrees], rows[agrees], tied))
+    apart = _unusual_side(alignment, lane, index) if found.tied and found.shape is Shape.OTHER_OPERATION else None
+    if apart is not None:
+        found = replace(_divergence(alignment, lane, index, *apart, tied=False), by_branch=True)
     return replace(found, repeats=_repeats(alignment, lane, index, found))
 
 
@@ -133,6 +138,25 @@ def _majority(alignment: Alignment, lane: Lane, index: int) -> tuple[int, bool]:
     if best and (len(best) == 1 or best[0][1] > best[1][1]):
         return best[0][0], False
     return min(top), True
+
+
+_OFTEN = 3
+
+
+def _unusual_side(alignment: Alignment, lane: Lane, index: int) -> tuple[Ints, Ints] | None:
+    """Of two equal sides the rows of the one that called what no member had called there before, and the other's, which
+    called what every member had called, again and again. None where that does not tell them apart."""
+    rows = lane.rows_at(index)
+    ranks = alignment.job.ops.column("rank")
+    names = alignment.job.ops.column("name")
+    sides = np.unique(names[rows]).tolist()
+    before = lane.rows[: lane.starts[index]]
+    made = {side: [int(np.sum(names[before[ranks[before] == rank]] == side)) for rank in ranks[rows]] for side in sides}
+    unusual = [side for side in sides if not any(made[side])]
+    usual = [side for side in sides if min(made[side]) >= _OFTEN]
+    if len(unusual) != 1 or len(usual) != 1 or len(sides) != 2:
+        return None
+    return rows[names[rows] == unusual[0]], rows[names[rows] == usual[0]]
 
 
 def _are_siblings(one: Group, other: Group) -> bool:

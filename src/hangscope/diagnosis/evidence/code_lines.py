@@ -97,11 +97,11 @@ def shown(frames: Frames, limit: int = 3) -> tuple[str, ...]:
 
 
 def _to_show(frames: Frames, limit: int) -> list[Frame]:
-    own = own_frames(frames) or list(frames)
-    users = user_frame(frames)
-    if users is None or users in own[:limit]:
-        return own[:limit]
-    return [*own[: limit - 1], users]
+    changeable = changeable_frames(frames)
+    inside = through(frames)
+    if inside is not None:
+        return [inside, *changeable[: limit - 1]]
+    return (changeable or own_frames(frames) or list(frames))[:limit]
 
 
 def own_end(frames: Frames) -> tuple[str, ...]:

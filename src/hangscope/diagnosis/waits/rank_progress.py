@@ -3,7 +3,10 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hangscope.model import State, WatchdogReport
+from hangscope.model import CallArguments, State, WatchdogReport
+
+SENDS = ("send", "send_object_list")
+RECEIVES = ("recv", "recv_object_list")
 
 
 class Place(Enum):
@@ -33,6 +36,7 @@ class Unit:
     """One thing a rank launched and has not finished: a collective, a point-to-point call, or a batch of them.
 
     `rows` are the operations inside, and the last one is the unit's own; none where only a log speaks of it.
+    `arguments`: what a call that no recorder has was given, where the rank was asked.
     """
 
     rank: int
@@ -43,6 +47,28 @@ class Unit:
     rows: tuple[int, ...] = ()
     point_to_point: bool = False
     report: WatchdogReport | None = None
+    arguments: CallArguments | None = None
+
+    @property
+    def peer(self) -> int | None:
+        """With which rank a call speaks that no recorder has."""
+        if self.arguments is None or not self.point_to_point:
+            return None
+        return self.arguments.src if self.receives else self.arguments.dst
+
+    @property
+    def makes_group_of(self) -> tuple[int, ...]:
+        """The ranks of the group that it is making, where the call was asked; else none."""
+        return self.arguments.ranks or () if self.arguments is not None else ()
+
+    @property
+    def makes_group(self) -> str | None:
+        """The name of that group: each rank counts the groups that it makes."""
+        return self.arguments.group if self.arguments is not None else None
+
+    @property
+    def receives(self) -> bool:
+        return self.arguments is not None and self.arguments.function in RECEIVES
 
     @property
     def row(self) -> int | None:

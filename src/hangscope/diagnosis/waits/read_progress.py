@@ -17,7 +17,7 @@ from hangscope.diagnosis.align.column_tools import grouped
 from hangscope.diagnosis.waits.log_groups import LogGroups
 from hangscope.diagnosis.waits.rank_progress import RankProgress, Scope, Unit, split_inside
 from hangscope.diagnosis.waits.recorded_progress import Recorded
-from hangscope.model import UNKNOWN, Frame, GroupStatus, State, WatchdogReport
+from hangscope.model import UNKNOWN, CallArguments, Frame, GroupStatus, State, WatchdogReport
 
 # Where the calls of torch.distributed are defined.
 _CALLS = "/distributed_c10d.py"
@@ -181,8 +181,20 @@ class ProgressReader:
             name = self.in_calls[rank]
         else:
             return ()
-        group = self._groups.find(rank, None, None)
-        return (Unit(rank, group, None, name, point_to_point=True, report=report),)
+        given = self._arguments(rank, name)
+        of_group = given.group if given is not None and not given.ranks else None
+        group = self._groups.find(rank, of_group, None)
+        unit = Unit(rank, group, None, name, point_to_point=True, report=report, arguments=given)
+        if unit.peer is not None and given is not None:
+            tag = f" (tag {given.tag})" if given.tag else ""
+            unit = replace(unit, name=f"{name} {rank}{'<-' if unit.receives else '->'}{unit.peer}{tag}")
+        return (unit,)
+
+    def _arguments(self, rank: int, name: str) -> CallArguments | None:
+        """What the call was given that a rank waits in, by the newest look."""
+        mine = [call for call in self._job.facts.calls if call.rank == rank]
+        newest = max((call.sample for call in mine), default=0)
+        return next((call for call in mine if call.sample == newest and call.function == name), None)
 
     @cached_property
     def in_calls(self) -> dict[int, str]:

@@ -89,8 +89,11 @@ class Waits:
         # Who has an earlier dump has long left what it shows them inside of.
         units = [u for mine in progress.of.values() if mine.scope is not Scope.EARLIER for u in mine.inside]
         for unit in units:
-            if unit.point_to_point:
+            if unit.point_to_point and not unit.makes_group_of:
                 self._add(self._peer_wait(unit))
+        making = grouped(((u.makes_group_of, u.makes_group), u) for u in units if u.makes_group_of)
+        for (ranks, _), makers in making.items():
+            self._add(self._group_wait(ranks, makers))
         collectives = grouped(((u.group, u.seq), u) for u in units if not u.point_to_point)
         self.crowded = self._find_crowded(collectives)
         """Groups whose ranks are in too many operations to compare each with all members: how many."""
@@ -164,7 +167,28 @@ class Waits:
                 wait.finished.add(other.peer)
             elif other.place in _WHY or self._not_started(unit, other):
                 wait.blockers.setdefault(other.peer, _WHY.get(other.place, Because.NOT_STARTED))
+        if unit.peer is not None and unit.peer != unit.rank and not self._answers(unit):
+            known = unit.peer in self.progress.of and self.progress.of[unit.peer].known
+            wait.blockers[unit.peer] = Because.NOT_LAUNCHED if known else Because.NOT_KNOWN
         return wait
+
+    def _group_wait(self, ranks: Sequence[int], makers: list[Unit]) -> Wait:
+        """Ranks that make one group of the same ranks: its members connect to each other, and wait for all of them."""
+        wait = Wait(makers[0].group, None, makers[0].name, point_to_point=True, inside=makers)
+        for rank in set(ranks) - {unit.rank for unit in makers}:
+            known = rank in self.progress.of and self.progress.of[rank].known
+            wait.blockers[rank] = Because.NOT_LAUNCHED if known else Because.NOT_KNOWN
+        return wait
+
+    def _answers(self, unit: Unit) -> bool:
+        """Whether the peer of a call that no recorder has is inside the other side of it, with the same tag."""
+        peer = self.progress.of.get(unit.peer) if unit.peer is not None else None
+        for other in peer.inside if peer is not None else ():
+            given = (unit.arguments, other.arguments)
+            tags = {each.tag for each in given if each is not None}
+            if other.peer == unit.rank and other.receives != unit.receives and len(tags) == 1:
+                return True
+        return False
 
     def _not_started(self, unit: Unit, other: Counterpart) -> bool:
         """Whether this rank's GPU started its side while the peer's GPU has not."""

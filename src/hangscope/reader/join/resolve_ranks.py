@@ -190,7 +190,8 @@ def raised_by(traceback: Traceback, text: TextFile) -> int | None:
 def _crash_frames(text: TextFile, number: int) -> tuple[Frame, ...]:
     """The crashed thread's frames that faulthandler printed under the error, outermost first."""
     for capture in text.stacks.captures:
-        if number < capture.number <= number + 4:
+        begun = [capture.number, *(thread.number for thread in capture.threads[:1])]  # ours have a head of their own
+        if any(number < line <= number + 4 for line in begun):
             # C++ may abort on a thread of its own, which Python does not list: then the main thread says where it was.
             first = sorted(capture.threads, key=lambda thread: (not thread.current, not thread.main))[0]
             return tuple(reversed(first.frames))

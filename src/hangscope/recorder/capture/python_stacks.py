@@ -14,6 +14,7 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from hangscope.incident import manifest
 from hangscope.recorder.live.find_ranks import RankProcess, is_python
@@ -22,6 +23,7 @@ from hangscope.recorder.process import linux_process, target_rights
 from hangscope.recorder.process.programs import PY_SPY_S, py_spy, run_bounded
 from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.rundir.node_dir import NodeDir
+from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Patience
 from hangscope.sources import stacks
 from hangscope.sources.cannot_read import CannotRead
@@ -34,6 +36,9 @@ OWN_S = 3.0
 """For our own reader, which takes milliseconds: a page of the process may come from a file system that hangs."""
 MOST_BYTES = 8 << 20
 """A thousand threads with a hundred frames each. Several ranks are asked at a time, and each may have more."""
+MOST_CALLS = 1 << 20
+MOST_CALLS_KEPT = 64
+CALL_FIELDS = ("function", "line", "main", "src", "dst", "tag", "group", "ranks")
 SIGNAL_S = 1.5
 MOST_SIGNALLED = 1 << 20
 _FATAL: dict[int, str] = {
@@ -60,6 +65,7 @@ def sample(node_dir: NodeDir, process: RankProcess, number: int, *, native: bool
         if answer.ok:
             answered = True
             text = answer.body.decode(errors="replace")
+            _keep_calls(node_dir, process, number)
         else:
             answered = False if answer.late else None
             reasons.append(f"worker server: {answer.error or answer.status}")
@@ -75,6 +81,29 @@ def sample(node_dir: NodeDir, process: RankProcess, number: int, *, native: bool
     else:
         keep(node_dir, process, number, text, by)
     return answered
+
+
+def _keep_calls(node_dir: NodeDir, process: RankProcess, number: int) -> None:
+    """Save with which ranks the calls of torch.distributed speak that the rank is in, where its companion can say."""
+    if process.socket is None or "hangscope_calls" not in process.handlers:
+        return
+    answer = ask(process.socket, "hangscope_calls", ANSWER_S, MOST_CALLS)
+    calls = _calls_in(answer.body) if answer.ok else []
+    if calls:
+        known = {"schema": "hangscope.calls/1", "rank": process.rank, "pid": process.pid, "sample": number}
+        name = f"stacks/rank_{process.rank}.{number}.calls.json"
+        node_dir.write_json(name, {**known, "calls": calls}, rank=process.rank)
+
+
+def _calls_in(body: bytes) -> list[dict[str, Any]]:
+    """The calls of an answer, with the fields alone that one has."""
+    try:
+        value = bounded_json.loads(body)
+    except ValueError:
+        return []
+    rows = value.get("calls") if isinstance(value, dict) else None
+    calls = [row for row in rows[:MOST_CALLS_KEPT] if isinstance(row, dict)] if isinstance(rows, list) else []
+    return [{name: row[name] for name in CALL_FIELDS if name in row} for row in calls]
 
 
 def keep(node_dir: NodeDir, process: RankProcess, number: int, text: str, by: str) -> None:

@@ -138,6 +138,7 @@ def _doubts(case: Case, facts: Blocking, wait: Wait) -> list[Doubt]:
             Doubt.SHOWN_BY_OTHERS: Shown.BY_OTHERS in how_shown,
             Doubt.MEMBERS_NOT_RECORDED: members_not_recorded(case.groups[wait.group]),
             Doubt.NO_COMMON_START: not wait.common_start,
+            Doubt.BY_ARGUMENTS: any(unit.arguments is not None for unit in wait.inside),
             Doubt.INIT_NOT_RECORDED: absent and _may_make_a_communicator(case, blockers, wait),
             Doubt.AGE_NOT_KNOWN: absent and not case.hang.age_known,
             Doubt.SECOND_CAUSE: facts.unknown,

@@ -128,8 +128,11 @@ def words(case: Case, accusation: Accusation[None]) -> Words:
         each = _FINISHED if last is not None else "isn't in a collective; all others are"
         where = case.stacks.where(ranks[0])
         after = at(last.frames, "after") if last is not None else ""
-        after = f" at {line(where.frame)} ({where.frame.name})" if where is not None else after
         step = f"code: find out what {names} {verb(ranks, 'does', 'do')}{after} (data loading, checkpoint, a branch)"
+        if where is not None:
+            step = (
+                f"code: rank {ranks[0]} is at {line(where.frame)} ({where.frame.name}); find out why it is stuck there"
+            )
     others = len(case.job.ranks) - len(ranks)
     wait_too = f"{plural(others, 'rank')} {'waits' if others == 1 else 'wait'}"
     return who_did_what(

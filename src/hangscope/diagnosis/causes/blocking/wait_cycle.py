@@ -67,7 +67,8 @@ def _sides(case: Case) -> list[Side]:
 def _only_numbers_in_one_group(sides: list[Side]) -> bool:
     """In one group, the numbers in logs say who is behind, and not in which order they called."""
     one_group = len({side.wait.group for side in sides}) == 1
-    return one_group and not any(unit.rows for side in sides for unit in side.wait.inside)
+    inside = [unit for side in sides for unit in side.wait.inside]
+    return one_group and not any(unit.rows or unit.arguments is not None for unit in inside)
 
 
 def _minority(case: Case, sides: list[Side]) -> list[Side]:
@@ -108,6 +109,7 @@ def _doubts(case: Case, sides: list[Side], minority: list[Side], tied: bool) -> 
         {
             Doubt.OTHER_GROUPS_POSSIBLE: any(members_not_recorded(case.groups[side.wait.group]) for side in sides),
             Doubt.TWO_SIDES: tied,
+            Doubt.BY_ARGUMENTS: any(u.arguments is not None for side in sides for u in side.wait.inside),
             Doubt.ONE_PEER: pair and not case.outliers,
             Doubt.SHOWN_BY_OTHERS: any(case.progress.of[rank].source == "counters" for rank in case.cycle),
             Doubt.MANY_ACCUSED: len(accused) * 4 > len(case.cycle) > 4,
@@ -130,7 +132,9 @@ def _finding(case: Case, side: Side) -> Finding:
     awaited = ranks_text(set(side.wait.blockers).intersection(case.cycle))
     text = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} inside {case.names.wait_in_group(side.wait)} and "
     text += f"{verb(ranks, 'waits', 'wait')} for {awaited}"
-    return Finding(text, case.source(ranks[0]), who_waits(case, side.wait).detail)
+    asked = next((u.arguments.source for u in side.wait.inside if u.rank == ranks[0] and u.arguments is not None), None)
+    sources = (asked,) if asked is not None else case.source(ranks[0])
+    return Finding(text, sources, who_waits(case, side.wait).detail)
 
 
 CAUSE = Cause(propose, words, (WAIT_CYCLE,))

@@ -10,7 +10,7 @@ from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Asked, Cause, Words
 from hangscope.diagnosis.causes.shared.disagreements import disagreements
 from hangscope.diagnosis.causes.shared.sentences import called_in
-from hangscope.diagnosis.evidence.code_lines import at, line, own_frames, shown
+from hangscope.diagnosis.evidence.code_lines import at, changeable_frames, line, shown
 from hangscope.diagnosis.findings import entry, printed, quoted
 from hangscope.diagnosis.phrases import ranks_text, shape_text, shape_texts, size_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
@@ -91,6 +91,7 @@ def _doubts(case: Case, d: Divergence) -> list[Doubt]:
     return doubts_where(
         {
             Doubt.TWO_SIDES: d.tied,
+            Doubt.UNUSUAL_SIDE: d.by_branch,
             Doubt.FEW_CONFIRM: not d.tied and _few_confirm(case, d),
             Doubt.OTHER_GROUPS_POSSIBLE: members_not_recorded(case.groups[d.group]),
             Doubt.MANY_ACCUSED: len(d.odd) > 1 and len(d.odd) * 4 > len(members),
@@ -139,9 +140,15 @@ def words(case: Case, accusation: Accusation[Divergence]) -> Words:
     )
 
 
+def _others(case: Case, d: Divergence, reference: Operation) -> str:
+    """Who the odd ranks differ from: one rank by its number."""
+    alone = len(case.groups[d.group].members or ()) == len(d.odd) + 1
+    return f"rank {reference.rank}" if d.tied or alone else "the rest"
+
+
 def _what(case: Case, d: Divergence, odd: Operation, reference: Operation) -> tuple[str, str]:
     """What the odd ranks did, briefly and as it goes on with the place."""
-    others = f"rank {reference.rank}" if d.tied else "the rest"
+    others = _others(case, d, reference)
     here = called_in(case, odd)
     if d.shape in _SHIFTED:
         call = case.job.ops[d.calls[0]]
@@ -212,18 +219,19 @@ def _step(case: Case, d: Divergence) -> str:
         return f"code: print the input and output split sizes on every rank before the call{theirs}"
     if d.shape is Shape.OTHER_OPERATION:
         who = f"rank {odd.rank}" if d.tied else names
-        rest = f"rank {reference.rank}" if d.tied else "the rest"
-        here = f"{verb([odd.rank] if d.tied else d.odd, 'calls', 'call')} {odd.name}{_reached(odd)}"
+        rest = _others(case, d, reference)
+        here = f"{verb([odd.rank] if d.tied else d.odd, 'calls', 'call')} {odd.name}{_reached(case, odd)}"
         return f"code: find out why {who} {here}, and {rest} {reference.name}{theirs}"
     if d.tied:
         mine = f"; rank {odd.rank} was{own}" if own and own != theirs else ""
     return f"code: compare what the ranks pass to the call{theirs}{mine}"
 
 
-def _reached(operation: Operation) -> str:
+def _reached(case: Case, operation: Operation) -> str:
     """Where a call was made, and from where that was called: the innermost line is often a helper that all share."""
-    own = own_frames(operation.frames)
-    return at(operation.frames) + (f" (from {line(own[1])})" if len(own) > 1 else "")
+    frames = case.frames_of(operation)
+    own = changeable_frames(frames)
+    return at(frames) + (f" (from {line(own[1])})" if len(own) > 1 else "")
 
 
 # ---- the findings that carry it --------------------------------------------------------------------------------------
@@ -268,7 +276,7 @@ def _each_side(case: Case, wait: Wait) -> Iterator[Finding]:
 def _difference(case: Case, d: Divergence, odd: Operation, reference: Operation) -> str:
     if d.shape in _SHIFTED:
         return _shifted(case, d, odd)
-    others = f"rank {reference.rank}" if d.tied else "the rest"
+    others = _others(case, d, reference)
     mine, theirs = shape_texts(odd, reference)
     text = f"rank {odd.rank} passed {mine}, {others} {theirs}"
     if d.shape is Shape.OTHER_OPERATION:

@@ -7,6 +7,7 @@ from typing import Any
 from hangscope.diagnosis.accusation import Accusation, Accused
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
+from hangscope.diagnosis.causes.shared.advice import BY_CALL, runs_on_gloo
 from hangscope.diagnosis.causes.shared.sentences import called_in_by
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
@@ -48,11 +49,19 @@ def cycle_words(case: Case, accusation: Accusation[Any], cycle: Sides, why: Sequ
         summary=f"Deadlock {over}: {listed}; {wrong}.",
         why=why,
         each={a.rank: f"is inside {a.operation}{called.get(a.rank, '')}" for a in accusation.accused},
-        steps=[
-            f"code: make every rank {_same_order(case, accusation, groups)}",
-            "NCCL 2.26 and newer can order them itself: NCCL_LAUNCH_ORDER_IMPLICIT=1",
-        ],
+        steps=_steps(case, accusation, cycle, groups),
     )
+
+
+def _steps(case: Case, accusation: Accusation[Any], cycle: Sides, groups: list[str]) -> list[str]:
+    if any(unit.makes_group_of for side in cycle.sides for unit in side.wait.inside):
+        return ["code: have every rank make the same groups in the same order, and none of them in a branch"]
+    messages = [side for side in cycle.sides if side.wait.point_to_point]
+    if messages and len(groups) == 1:
+        return [BY_CALL["recv"]]
+    order = f"code: make every rank {_same_order(case, accusation, groups)}"
+    itself = "NCCL 2.26 and newer can order them itself: NCCL_LAUNCH_ORDER_IMPLICIT=1"
+    return [order] if runs_on_gloo(case) else [order, itself]
 
 
 def _headline(ranks: tuple[int, ...], cycle: Sides, over: str, called: Mapping[int, str]) -> tuple[str, str]:

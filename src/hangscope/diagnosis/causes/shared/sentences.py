@@ -116,4 +116,7 @@ def called_in(case: Case, call: Operation) -> str:
 def called_in_by(case: Case, wait: Wait, rank: int) -> str:
     """From where a rank called what it waits in."""
     calls = [call for u in wait.inside if u.rank == rank and (call := case.progress.operation(u)) is not None]
-    return called_in(case, calls[0]) if calls else ""
+    if calls:
+        return called_in(case, calls[0])
+    where = case.stacks.where(rank) if rank in wait.waiters else None
+    return f" in {where.text}" if where is not None else ""

@@ -50,7 +50,9 @@ def words(case: Case, accusation: Accusation[None]) -> Words:
     if unseen or not (case.job.dumps or waiters):
         rest = f"there is no evidence from {ranks_text(unseen) if unseen else 'the other ranks'}"
         rest += gone_agents(case, unseen)
-    step = BY_CALL.get(what, COLLECT if case.job.dumps or unseen else SWITCH_ON)
+    step = BY_CALL.get(
+        what.split(" ")[0] if "<-" in what or "->" in what else what, COLLECT if case.job.dumps or unseen else SWITCH_ON
+    )
     return Words(
         headline=f"{who} {what}{age}; {rest}",
         summary=f"{sentence(who)} {what}{age}, and {rest}: the evidence does not name the cause.",
@@ -116,9 +118,7 @@ def _places(case: Case) -> list[Finding]:
         together.setdefault((inside, shown(stack.frames, _FRAMES_SHOWN)), []).append(rank)
     found = []
     for (inside, lines), ranks in sorted(together.items(), key=lambda item: (len(item[1]), item[1]))[:_PLACES]:
-        text = (
-            f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {inside or 'in no call that waits for other ranks'}, here"
-        )
+        text = f"{ranks_text(ranks)} {verb(ranks, 'is', 'are')} {f'{inside}, ' if inside else ''}here"
         found.append(Finding(text, (stacks[ranks[0]].source,), lines))
     if len(together) > _PLACES:
         found.append(Finding(f"the others are at {len(together) - _PLACES} more places: `hangscope stacks` shows all"))

@@ -263,7 +263,7 @@ def _start_server(directory):
     if _State.registration["handlers"]:
         return  # a forked child: its parent's handlers are its own too
     if register is not None:
-        for handler in (_progress, _sites, _stacks, _wandb):
+        for handler in (_progress, _sites, _stacks, _calls, _wandb):
             _keep_for_ever(handler)
             register("hangscope" + handler.__name__, handler)
     names = getattr(module, "_get_handler_names", None)
@@ -448,6 +448,70 @@ def _stacks(_, response):
         threads.append({"os_thread_id": number, "main": ident == main, "frames": frames})
     response.set_content(json.dumps({"threads": threads}), "application/json")
     response.set_status(200)
+
+
+MOST_RANKS = 4096
+_NUMBERS = ("src", "dst", "tag", "group_src", "group_dst")
+_CALLS_WITH_NUMBERS = (
+    *("send", "recv", "broadcast", "reduce", "gather", "scatter"),
+    *("broadcast_object_list", "gather_object", "scatter_object_list", "send_object_list", "recv_object_list"),
+)
+
+
+def _calls(_, response):
+    """The ranks, tag and group that the calls of torch.distributed were given that this process is in.
+
+    Of the functions in distributed_c10d.py alone, and whole numbers alone: nothing that the user's own code holds.
+    """
+    threading = sys.modules.get("threading")
+    main = threading.main_thread().ident if threading is not None else None
+    found = []
+    for ident, frame in sys._current_frames().items():
+        depth = 0
+        while frame is not None and depth < MOST_FRAMES:
+            try:
+                call = _call_of(frame)
+            except Exception:
+                call = None
+            if call is not None:
+                found.append(dict(call, main=ident == main))
+            frame = frame.f_back
+            depth += 1
+    response.set_content(json.dumps({"calls": found}), "application/json")
+    response.set_status(200)
+
+
+def _call_of(frame):
+    """What one frame was called with, where it is of such a function."""
+    code = frame.f_code
+    makes_group = code.co_name == "_new_group_with_tag"
+    if code.co_name not in _CALLS_WITH_NUMBERS and not makes_group:
+        return None
+    if not code.co_filename.replace("\\", "/").endswith("torch/distributed/distributed_c10d.py"):
+        return None
+    values = frame.f_locals
+    call = {"function": code.co_name, "line": frame.f_lineno}
+    call.update((name, values[name]) for name in _NUMBERS if type(values.get(name)) is int)
+    if makes_group:
+        call["function"] = "new_group"
+        ranks = values.get("ranks")
+        if type(ranks) in (list, tuple) and len(ranks) <= MOST_RANKS and all(type(rank) is int for rank in ranks):
+            call["ranks"] = list(ranks)
+        if type(values.get("group_name")) is str:
+            call["group"] = values["group_name"]
+        return call
+    world = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    group = values.get("group")
+    if group is None:
+        group = getattr(world, "default_pg", None)
+    name = getattr(world, "pg_names", {}).get(group)
+    if type(name) is str:
+        call["group"] = name
+    members = getattr(world, "pg_group_ranks", {}).get(group) or {}
+    for own, of_all in (("group_src", "src"), ("group_dst", "dst")):
+        if of_all not in call and own in call:
+            call.update((of_all, rank) for rank, place in members.items() if place == call[own])
+    return call
 
 
 def _wandb(request, response):
