@@ -8,6 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from hangscope.assistant.untrusted_words import marked
 from hangscope.diagnosis import diagnose as find_cause
 from hangscope.diagnosis.evidence.training_thread import Stacks
 from hangscope.errors import DamagedError, SettingsError
@@ -45,10 +46,11 @@ _SHORT = (
 
 def diagnosis(path: str, *, full: bool = False) -> dict[str, Any]:
     """The verdict of `hangscope diagnose --json`, all of it or what people ask for."""
-    verdict = to_dict(find_cause(load(path)))
+    job = load(path)
+    verdict = marked(to_dict(find_cause(job)), job)
     if full:
         return verdict
-    short = {key: verdict[key] for key in _SHORT}
+    short = {key: verdict[key] for key in (*_SHORT, "untrusted")}
     short["victims"] = ranges(victim["rank"] for victim in verdict["victims"])
     if short["operation"] is not None:
         short["operation"] = {**short["operation"], "frames": _own(short["operation"]["frames"])}
