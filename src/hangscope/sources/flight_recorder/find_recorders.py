@@ -107,10 +107,9 @@ def _find_in(library: Library, backend: str, layouts: Sequence[Layout], found: F
     registry = dict(_registered(library, candidates, layouts)) if backend == "gloo" else {}
     if recorder is None and (unknown or not candidates):
         named = library.local((*_LOCALS[backend], *((REGISTRY,) if backend == "gloo" else ())))
-        again, unknown = _first_proven(
-            library.memory, [named[name] for name in _LOCALS[backend] if name in named], layouts
-        )
-        recorder = recorder or again
+        exact = [named[name] for name in _LOCALS[backend] if name in named]
+        if exact:  # the code also loads what is no recorder: the symbol says which it is
+            recorder, unknown = _first_proven(library.memory, exact, layouts)
         if not registry and REGISTRY in named:
             registry = dict(_registered(library, [named[REGISTRY]], layouts))
         if not candidates and not named:
