@@ -36,7 +36,7 @@ class Words:
         value = json.loads(self.json)
         if "error" in value:
             return f"refused: {value['error']}"
-        accused = ",".join(str(culprit["rank"]) for culprit in value["culprits"])
+        accused = ",".join("?" if culprit["rank"] is None else str(culprit["rank"]) for culprit in value["culprits"])
         return f"{value['outcome']} {value['kind']} [{accused}] {value['confidence']}: {value['headline']}"
 
 

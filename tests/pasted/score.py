@@ -79,7 +79,7 @@ def judged(name: str) -> tuple[str, list[str], str]:
 
 
 def accused(verdict: dict[str, Any]) -> list[int]:
-    return sorted(culprit["rank"] for culprit in verdict["culprits"])
+    return sorted(culprit["rank"] for culprit in verdict["culprits"] if culprit["rank"] is not None)
 
 
 def group(kind: str) -> str:

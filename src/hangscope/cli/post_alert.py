@@ -85,7 +85,8 @@ def slack(alert: Mapping[str, Any]) -> dict[str, Any]:
     for culprit in alert["culprits"][:4]:
         where = culprit["where"]
         place = f" at {_plain(where['file'])}:{where['line']} in {_plain(where['function'])}" if where else ""
-        lines.append(f"rank {culprit['rank']} on {_plain(culprit['node'] or 'an unknown node')}{place}")
+        who = "a process" if culprit["rank"] is None else f"rank {culprit['rank']}"
+        lines.append(f"{who} on {_plain(culprit['node'] or 'an unknown node')}{place}")
     if alert["next_step"]:
         lines.append(f"next: {_plain(alert['next_step'])}")
     lines.append(f"confidence: {_plain(alert['confidence'] or 'none')}; evidence: {_plain(alert['incident'])}")

@@ -9,7 +9,7 @@ from enum import Enum, IntEnum
 from typing import Generic, TypeVar
 
 from hangscope.diagnosis.hardware.nccl_rings import Way
-from hangscope.diagnosis.verdict import ActorCulprit, CauseKind, OperationInFlight
+from hangscope.diagnosis.verdict import ActorCulprit, CauseKind, OperationInFlight, UnrankedCulprit
 from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.verdict_words import Outcome
 
@@ -159,13 +159,15 @@ class Accusation(Generic[F]):
     all_sides: bool = False
     """Whether it accuses all sides of a cycle of waits: then nobody's wait leads to one of them rather than another."""
 
+    unranked: Sequence[UnrankedCulprit] = ()
+    """What is accused whose rank nothing tells."""
     actors: Sequence[ActorCulprit] = ()
     """Actors, tasks and drivers of a Ray cluster that are accused, whether or not they are ranks."""
 
     @property
     def names_somebody(self) -> bool:
         """Whether it says who, or that nobody is at fault."""
-        return bool(self.accused or self.actors) or self.kind is CauseKind.RESOURCES
+        return bool(self.accused or self.actors or self.unranked) or self.kind is CauseKind.RESOURCES
 
     @property
     def ranks(self) -> tuple[int, ...]:

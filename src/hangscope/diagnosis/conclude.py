@@ -102,6 +102,7 @@ def conclude(case: Case, choice: Choice, left_out: LeftOut | None = None) -> Dia
         others=job.facts.others,
         actors=tuple(chosen.actors),
         program_waits=case.programs.of(chosen.ranks) if chosen.kind is CauseKind.ABSENT else {},
+        unranked=tuple(replace(one, why=one.why or words.headline) for one in chosen.unranked),
     )
     return replace(verdict, gaps=(*verdict.gaps, *starmap(Gap, left_out.reasons))) if left_out.reasons else verdict
 

@@ -95,6 +95,22 @@ class Culprit:
 
 
 @dataclass(frozen=True, slots=True)
+class UnrankedCulprit:
+    """What a line accuses whose rank the evidence does not tell: at least one of these says which it is.
+
+    `device` is a GPU, NPU or network device as its driver calls it, `task` a runtime's own number or name.
+    """
+
+    node: str | None
+    local_rank: int | None
+    pid: int | None
+    device: str | None
+    task: str | None
+    role: Role | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class ActorCulprit:
     """An actor, a task or a driver of a Ray cluster that others wait for. `label` is how people know it, `task` what it
     runs; a rank where it is one of torch.distributed's."""
@@ -321,6 +337,8 @@ class Diagnosis:
     actors: tuple[ActorCulprit, ...] = ()
     program_waits: Mapping[int, Chain] = field(default_factory=dict)
     """Rank → the chain of programs that it waits for."""
+    # What the verdict names whose rank is not known. In the JSON they stand among the culprits.
+    unranked: tuple[UnrankedCulprit, ...] = ()
     history: History | None = None
 
     @property

@@ -27,6 +27,7 @@ from hangscope.diagnosis.verdict import (
     LogFact,
     OperationInFlight,
     Place,
+    UnrankedCulprit,
 )
 from hangscope.engine_roles import Role
 from hangscope.model import FileWait, Frame, Gap, GpuCore, Source
@@ -43,7 +44,10 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "hang": bool(d.hang),
         "outcome": str(d.outcome),
         "kind": str(d.kind),
-        "culprits": [_culprit(c) for c in sorted(d.culprits, key=lambda c: c.rank)],
+        "culprits": [
+            *(_culprit(c) for c in sorted(d.culprits, key=lambda c: c.rank)),
+            *(_unranked(each) for each in d.unranked),
+        ],
         "victims": list(_victims(d)),
         "operation": None if d.operation is None else _operation(d.operation),
         "last_completed": None if d.last_completed is None else _last_completed(d.last_completed),
@@ -182,6 +186,24 @@ def _culprit(culprit: Culprit) -> dict[str, Any]:
         "where": None if culprit.where is None else _place(culprit.where),
         "storage": None if culprit.storage is None else _storage(culprit.storage),
         "role": None if culprit.role is None else _role(culprit.role),
+        "device": None,
+        "task": None,
+    }
+
+
+def _unranked(culprit: UnrankedCulprit) -> dict[str, Any]:
+    return {
+        "rank": None,
+        "node": _text(culprit.node),
+        "local_rank": _int(culprit.local_rank),
+        "gpu": None,
+        "pid": _int(culprit.pid),
+        "why": whole(culprit.why),
+        "where": None,
+        "storage": None,
+        "role": None if culprit.role is None else _role(culprit.role),
+        "device": _text(culprit.device),
+        "task": _text(culprit.task),
     }
 
 

@@ -15,7 +15,7 @@ from hangscope.diagnosis.verdict import Culprit, Diagnosis, LinkEnd
 from hangscope.errors import LeftOut
 from hangscope.model import Frame, Job, TransportEvent
 from hangscope.report.safe_text import safe
-from hangscope.report.verdict_text import brief, iso, members, place, source_text
+from hangscope.report.verdict_text import brief, iso, members, place, source_text, unranked_text
 from hangscope.text import duration, plural, ranges, size
 
 _FILES_SHOWN = 120
@@ -80,7 +80,8 @@ def _facts(d: Diagnosis, job: Job | None) -> list[tuple[str, str]]:
         (_what_was_reported(d), _first_reported(d)),
     ]
     rows += [(_numbered("Culprit", index, d.culprits), _culprit(c, d, job)) for index, c in _shown(d.culprits)]
-    if not d.culprits:
+    rows += [("Culprit", text(unranked_text(each))) for each in d.unranked]
+    if not d.culprits and not d.unranked:
         rows.append(("Culprit", "this evidence does not point to any rank" if d.hang else "none"))
     if d.link is not None:
         rows.append(("Link", f"from {_end(d.link.sender)} to {_end(d.link.receiver)}{_channel(d.link.channel)}"))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
-from hangscope.diagnosis.verdict import CauseKind, Diagnosis, Place, SeenIn, Victim
+from hangscope.diagnosis.verdict import CauseKind, Diagnosis, Place, SeenIn, UnrankedCulprit, Victim
 from hangscope.model import Frame, Source
 from hangscope.text import duration, installed_package, plural, rank_list
 
@@ -113,6 +113,19 @@ def brief(diagnosis: Diagnosis) -> Diagnosis:
         ruled_out=tuple(replace(r, why=short(r.why)) for r in d.ruled_out),
         next_steps=tuple(map(short, d.next_steps)),
     )
+
+
+def unranked_text(culprit: UnrankedCulprit) -> str:
+    """What is known of a culprit whose rank is not: ``gpu-07, local rank 4, pid 812``."""
+    named = (
+        culprit.role.says if culprit.role is not None else None,
+        culprit.node,
+        f"local rank {culprit.local_rank}" if culprit.local_rank is not None else None,
+        f"device {culprit.device}" if culprit.device else None,
+        f"task {culprit.task}" if culprit.task else None,
+        f"pid {culprit.pid}" if culprit.pid is not None else None,
+    )
+    return f"{', '.join(each for each in named if each)}; its rank is not known"
 
 
 def short_place(frame: Frame) -> str:

@@ -125,6 +125,7 @@ def run_command(command: str, incident: Path, verdict: Path | None, value: Mappi
 def _variables(incident: Path, verdict: Path | None, value: Mapping[str, Any]) -> dict[str, str]:
     culprits = value.get("culprits")
     ranks = [each.get("rank") for each in culprits if isinstance(each, dict)] if isinstance(culprits, list) else []
+    ranks = [rank for rank in ranks if rank is not None]
     named = {
         "HANGSCOPE_INCIDENT": str(incident),
         "HANGSCOPE_VERDICT": str(verdict or ""),

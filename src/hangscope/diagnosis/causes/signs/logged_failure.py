@@ -18,9 +18,9 @@ from hangscope.diagnosis.causes.shared.failure_lines import (
 )
 from hangscope.diagnosis.causes.shared.outlived import lasting_errors, lasting_failures
 from hangscope.diagnosis.evidence.answer import Says
-from hangscope.diagnosis.verdict import CauseKind
+from hangscope.diagnosis.verdict import CauseKind, UnrankedCulprit
 from hangscope.model import AFTER_HANG, Failure, FailureKind, Trait
-from hangscope.text import first_line, numbered
+from hangscope.text import first_line, numbered, short
 
 FAILURE_LINE = Grounds(
     "failure_line",
@@ -41,6 +41,8 @@ FAILURE_OF_NOBODY = Grounds(
     },
 )
 
+_NAMES_A_PROCESS = (CauseKind.DEAD, CauseKind.GPU, CauseKind.FROZEN)
+_NAMES_A_NODE = (FailureKind.CONTACT_LOST, FailureKind.NODE_NOT_READY)
 # Of what engines say, a lock names what is waited for, and a wait alone says least.
 _TELLS_MORE = {FailureKind.JIT_LOCK: -1, FailureKind.ENGINE_WAITS: 1}
 # Failures this close to the first one may be its first sign elsewhere, or the other way round.
@@ -65,6 +67,7 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
         kind,
         _with_first(lines, first, {rank: own.get(rank, first) for rank in ranks}),
         [Accused(rank, kind, operation) for rank in ranks],
+        unranked=() if ranks or both_ends is not None else _unranked(first, kind),
         way=case.ports.over(None, *both_ends) if both_ends is not None else None,
         doubts=doubts_where(
             {
@@ -77,6 +80,17 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
         hang=case.hang.says is Says.YES or _shows_a_hang(lines, first, kind),
         conclusive=_is_conclusive(first, lines),
     )
+
+
+def _unranked(first: Failure, kind: CauseKind) -> Sequence[UnrankedCulprit]:
+    """What the line accuses by a node, a device or an engine's name alone; a line about the network has two ends."""
+    accuses = kind in _NAMES_A_PROCESS or first.kind in _NAMES_A_NODE
+    device = first.device or (first.detail if first.kind in (FailureKind.XID, FailureKind.GPU_LOST) else None)
+    named = (first.node, first.local_rank, first.pid, device, first.task, first.role)
+    if first.effect or first.rank is not None or not accuses or all(each is None for each in named):
+        return ()
+    node, local_rank, pid, device, task, role = named
+    return [UnrankedCulprit(node, local_rank, pid, device, task, role, short(first.text, 120))]
 
 
 def _of_one_node(own: Mapping[int, Failure], ranks: Sequence[int]) -> bool:
