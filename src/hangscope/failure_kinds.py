@@ -179,7 +179,7 @@ class FailureKind(Word):
         "wait_timeout",
         CauseKind.UNKNOWN,
         "timed out waiting for its peers",
-        "",
+        "find the rank that did not come: the other ranks' logs, and stacks (py-spy dump --pid)",
         Trait.WAITED | Trait.WARNING,
     )
     STORE_TIMEOUT = (
@@ -505,6 +505,12 @@ class FailureKind(Word):
         "lost {detail}",
         "check the file system's server and the network to it; processes that read or write there wait",
         Trait.MACHINE | Trait.WARNING | Trait.OPEN_END,
+    )
+    SHORT_TIMEOUT = (
+        "short_timeout",
+        CauseKind.UNKNOWN,
+        "gave up after a timeout that is set to {detail}",
+        "raise the timeout (init_process_group(timeout=…), --ddp_timeout): healthy operations take longer",
     )
     OTHER = (
         "other",

@@ -434,6 +434,8 @@ class Failure:
     """The GPU, NPU or network device that the line is about, as its driver calls it."""
     task: str | None = None
     """The task of a runtime that the line is about, where its number is no rank."""
+    library: str | None = None
+    """Whose wording it is, where that is not PyTorch's or NCCL's."""
     explains: bool = False
     """Whether the line names a peer, a device or a reason: exceptions of its writer behind it follow from it."""
 
@@ -557,6 +559,8 @@ class Facts:
     """One per process that wrote one, the newest of each rank."""
     gpu_cores: tuple[GpuCore, ...] = ()
     """One a rank at most, in the order of their ranks."""
+    unknown_texts: tuple[tuple[str, int], ...] = ()
+    """(file, lines) of texts in which no line is known, where nothing else was found."""
     progress: tuple[LogProgress, ...] = ()
     """The logs that show their job moving."""
     printed_verdicts: tuple[PrintedVerdict, ...] = ()

@@ -82,7 +82,7 @@ def load(
     several jobs lies side by side.
 
     Raises `SeveralJobsError` where it does, and nobody said which; `NotFoundError` where a path does not exist or
-    nothing usable lies under any of them; `DamagedError` where all that was found had to be refused.
+    neither evidence nor a line of text lies under any of them; `DamagedError` where all that was there was refused.
     """
     given = [paths] if isinstance(paths, (str, Path)) else paths
     if not isinstance(given, (list, tuple)) or not all(isinstance(path, (str, Path)) for path in given):
@@ -91,7 +91,7 @@ def load(
         evidence = gather(given, full=full, progress=progress, engine=engine, known=known, job=job)
     if not evidence.useful and evidence.refusals:
         raise DamagedError(f"no file in {', '.join(map(str, given))} could be used: {_reasons(evidence)}")
-    if not evidence.useful:
+    if not evidence.useful and not any(lines for _, lines in evidence.unknown_texts):
         raise NotFoundError(
             f"nothing usable in {', '.join(str(path) for path in given) or 'no paths at all'}{_looked_at(evidence)}",
             hint="looked for flight recorder dumps, training and NCCL logs, launchers' messages, RAS answers, rosters, "
@@ -373,6 +373,7 @@ def _facts(
         blackboxes=boxes,
         gpu_cores=cores,
         progress=tuple(progress),
+        unknown_texts=() if evidence.useful else tuple(evidence.unknown_texts),
         printed_verdicts=tuple(printed),
         last_words=tuple(_last_words(texts)),
         others=tuple(other for node in evidence.nodes for other in node.others),
@@ -396,7 +397,9 @@ def _resolved(
     errors = reported.errors
     if not assembled.dumps:
         errors = resolve_ranks.without_cut_off(errors, merged, [*reported.watchdog, *every])
-    watchdog = resolve_ranks.distinct(reported.watchdog)
+    errors = resolve_failures.explained(errors, every)
+    watchdog, set_too_short = resolve_failures.without_short_timeouts(resolve_ranks.distinct(reported.watchdog))
+    every += set_too_short
     every = resolve_failures.distinct(every, watchdog, errors)
     stopped = resolve_failures.Stopped(watchdog, every)
     asked = resolve_failures.CoresAsked(watchdog, every)

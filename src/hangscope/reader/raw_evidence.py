@@ -56,6 +56,8 @@ class Evidence:
     """Gap of a dump that could not be read → the dump's path."""
     looked_at: list[str] = field(default_factory=list)
     """Files in which nothing was recognised."""
+    unknown_texts: list[tuple[str, int]] = field(default_factory=list)
+    """Those of them that are text, with their lines."""
     waiting: list[tuple[Found, str]] = field(default_factory=list)
     """Dumps on disk, with their form, that are read last: many of them at a time."""
     _listed: int = 0

@@ -221,6 +221,8 @@ def _is_text(item: Found, head: bytes, evidence: Evidence) -> bool:
         evidence.add_text(text)
     else:
         evidence.looked_at.append(f"{item.file} ({text.lines} lines of text)")
+        if text.has_sentences:
+            evidence.unknown_texts.append((item.file, text.lines))
     return True
 
 

@@ -55,7 +55,15 @@ def _rank_of(said: FailureLine, text: TextFile, who: Identity) -> int | None:
         rank = who.by_local_rank.get((short_name(host or ""), failure.local_rank))
     if rank is None and said.of_writer:
         rank = _writer(said, text, who)
+    if rank is None and failure.local_rank is not None and _is_whole_job(text):
+        return failure.local_rank
     return rank
+
+
+def _is_whole_job(text: TextFile) -> bool:
+    """Whether the launcher of this log started all ranks of the job: then a local rank is the rank."""
+    ranks = text.writers.tags.keys()
+    return bool(ranks) and len(ranks) == len(text.launcher.workers) == max(ranks) + 1
 
 
 def _writer(said: FailureLine, text: TextFile, who: Identity) -> int | None:
@@ -167,6 +175,57 @@ _STUCK = frozenset((FailureKind.ENGINE_STUCK, FailureKind.HEARTBEAT_STUCK))
 _AFTER_A_HANG = re.compile(r"MPI_ABORT was invoked|ActorDiedError|RayActorError|ActorUnavailableError")
 """How MPI and Ray say that a process which gave up waiting is gone."""
 _LOST_PEERS = frozenset((FailureKind.EXCEPTION, FailureKind.SOCKET_ERROR, FailureKind.NCCL_REMOTE_ERROR))
+
+
+_SHORTEST_TIMEOUT_MS = 1000
+"""No one waits so little for a collective: a number in seconds was given as milliseconds, or a test set it."""
+
+
+def without_short_timeouts(watchdog: Sequence[WatchdogReport]) -> tuple[list[WatchdogReport], list[Failure]]:
+    """The reports; and those of timeouts that are set so short that they tell of the setting and of no hang."""
+    timeouts = [report for report in watchdog if report.kind == "timeout"]
+    short = [r for r in timeouts if r.timeout_ms is not None and r.timeout_ms < _SHORTEST_TIMEOUT_MS]
+    if len(short) < len(timeouts):
+        return list(watchdog), []
+    failures = [
+        Failure(
+            FailureKind.SHORT_TIMEOUT,
+            report.error or "timed out",
+            report.source,
+            report.rank,
+            None,
+            at_ns=report.at_ns,
+            operation=report.operation,
+            seq=report.seq,
+            detail=f"{report.timeout_ms} ms",
+        )
+        for report in short
+    ]
+    return [report for report in watchdog if report not in short], failures
+
+
+_FOLLOWS_WITHIN = 300
+"""Lines between a reason and the exception of the same process that it explains."""
+
+
+def explained(errors: Sequence[PythonError], failures: Iterable[Failure]) -> list[PythonError]:
+    """The exceptions, those as consequences that stand behind a line of their writer, or of nobody in particular, that
+    names a peer, a device or another reason."""
+    reasons: dict[str, list[tuple[int, int | None]]] = {}
+    for failure in failures:
+        if failure.explains:
+            reasons.setdefault(failure.source.file, []).append((line_of(failure.source), failure.rank))
+    if not reasons:
+        return list(errors)
+    return [replace(e, consequence=True) if _is_explained(e, reasons.get(e.source.file, ())) else e for e in errors]
+
+
+def _is_explained(error: PythonError, reasons: Iterable[tuple[int, int | None]]) -> bool:
+    ends = line_of(error.source) + len(error.frames) * 2 + len(error.message.splitlines())
+    return not error.consequence and any(
+        line <= ends + 2 and ends - line <= _FOLLOWS_WITHIN and (rank is None or rank == error.rank)
+        for line, rank in reasons
+    )
 
 
 def distinct(

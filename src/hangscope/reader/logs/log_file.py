@@ -47,6 +47,8 @@ _WORDS = (*WORDS, b"[rank")
 """A stretch of a long log without any of these is passed over."""
 
 
+_WORD = re.compile(r"[A-Za-z]{2,}")
+_WORDS_OF_A_LINE = 3
 _KERNEL_NAME = re.compile(r"^kernel/|(?:^|/)(?:dmesg|kern(?:el)?)\b[^/]*$", re.IGNORECASE)
 _NO_KERNEL = KernelLog("")
 _NO_PORTS = FabricCounters("")
@@ -250,6 +252,11 @@ class TextFile:
             line = Line(shown.number, shown.text)
             detail = "requests run, and it generates nothing"
             yield FailureLine(make_failure(self.file, line, FailureKind.ENGINE_STUCK, effect=True, detail=detail), line)
+
+    @property
+    def has_sentences(self) -> bool:
+        """Whether its ends hold a line of several words, as a log's do."""
+        return any(len(_WORD.findall(raw)) >= _WORDS_OF_A_LINE for raw in (*self.head, *self.tail))
 
     @property
     def useful(self) -> bool:

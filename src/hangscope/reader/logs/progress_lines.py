@@ -48,6 +48,8 @@ _WORDS = (
 )
 """What a line has to hold, in small letters, for one of the patterns above to match: most lines hold none of them."""
 _LEAST_STALLED = 2
+_BAR_NAME = "progress bar"
+_EPOCHS = frozenset(("epoch", "epochs"))
 
 
 class Shows(Enum):
@@ -93,6 +95,8 @@ def _with_what_rises(lines: list[ProgressLine]) -> list[ProgressLine]:
         for name, value in line.counters.items():
             values.setdefault(name, []).append(value)
     rising = [name for name, seen in values.items() if seen[-1] > min(seen)]
+    if not rising and len(values) > 1:  # an epoch, and then a step, is no progress
+        return [replace(line, counter=None) if line.counters.keys() <= _EPOCHS else line for line in lines]
     if not rising:
         return lines
     most = max(rising, key=lambda name: values[name][-1] - min(values[name]))
@@ -106,7 +110,8 @@ def _read(number: int, text: str) -> ProgressLine | None:
     if _FINISHED.search(text):
         return ProgressLine(number, Shows.FINISHED, text)
     if bar := _BAR.search(text):
-        return ProgressLine(number, Shows.STEP, text, decimal(bar[2]))
+        done = decimal(bar[2])
+        return ProgressLine(number, Shows.STEP, text, done, {_BAR_NAME: done})
     if _RATE.search(text) or _PROMPT_RATE.search(text):
         return ProgressLine(number, _of_server(text), text)
     if _READY.search(text):

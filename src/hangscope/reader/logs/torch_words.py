@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 
 from hangscope.model.numbers import integer
@@ -51,9 +52,23 @@ FINGERPRINTS = {
 _GLOO_TIMEOUT = re.compile(r"Timed out waiting (\d{1,15}) ?ms for (?:(\w+) )?operation", re.ASCII)
 
 
+_OP_TYPES = frozenset(
+    (
+        *OP_NAMES,
+        *("BROADCAST", "REDUCE", "GATHER", "SCATTER", "SEND", "RECV", "BARRIER", "COALESCED", "UNKNOWN"),
+        *("REDUCE_SCATTER_TENSOR_COALESCED", "ALLGATHER_INTO_TENSOR_COALESCED"),
+    )
+)
+"""c10d's OpType, torch 1.9 to 2.15."""
+_ALIKE = 0.75
+
+
 def op_name(op_type: str | None) -> str | None:
-    """The flight recorder's name of a watchdog OpType."""
-    return None if op_type is None else OP_NAMES.get(op_type, op_type.lower())
+    """The flight recorder's name of a watchdog OpType; None for one that was damaged on its way into a paste, so that
+    no other operation is made of it."""
+    if op_type is None or (op_type not in _OP_TYPES and difflib.get_close_matches(op_type, _OP_TYPES, 1, _ALIKE)):
+        return None
+    return OP_NAMES.get(op_type, op_type.lower())
 
 
 def gloo_timeout(message: str) -> int | None:

@@ -95,6 +95,8 @@ class Traceback:
     indent: int = 0
     caught_in: Traceback | None = None
     """The exception of this process that carried this one, of another process or thread, in its message."""
+    ignored: bool = False
+    """Whether Python says above it that it went on."""
 
     @property
     def root(self) -> Traceback:
@@ -158,6 +160,8 @@ class Tracebacks:
         self._open: dict[_Writer, _OpenTraceback] = {}
         self._fresh: tuple[_Writer, int] | None = None
         """The traceback that began last, and on which line."""
+        self._ignored: tuple[_Writer, int] | None = None
+        """Whose Python said last, and on which line, that it ignores an exception: its traceback follows."""
         self._announced: tuple[str, int, int] | None = None
         """Whose traceback the driver gives next: prefix, line and rank."""
 
@@ -168,6 +172,8 @@ class Tracebacks:
         if "Traceback (" in line.text and _START.search(line.text):
             self._begin(key, line, current)
             return True
+        if line.text.startswith("Exception ignored in"):
+            self._ignored = (key, line.number)
         if line.text.startswith("[Rank ") and (match := _SNIPPET.match(line.text)):
             self._announced = (line.stream, line.number, integer(match[1]))
         if current is None:
@@ -207,6 +213,7 @@ class Tracebacks:
                 cause = cause.cause
         chained = cause.chained + 1 if cause is not None else 0
         new = Traceback(self._rank(line), line.stream, line.number, line.at_ns, cause=cause, chained=chained)
+        new.ignored = self._ignored is not None and self._ignored[0] == key and line.number - self._ignored[1] <= 2
         new.indent = len(line.text) - len(line.text.lstrip(" |+"))
         self._open[key] = _OpenTraceback(new)
         self._fresh = (key, line.number)
@@ -236,6 +243,8 @@ class Tracebacks:
 
     def _end(self, key: _Writer) -> Traceback | None:
         found = self._open.pop(key).traceback
+        if found.ignored:
+            return None
         if found.caught_in is not None:
             found = _with_carrier(found, found.caught_in)
         if found.type and found.type.rsplit(".", 1)[-1] not in _LAUNCHER_ERRORS:

@@ -25,8 +25,16 @@ _LONG_NUMBER = re.compile(r"\d{20,}|(?<!\d)9[2-9]\d{17}(?!\d)")
 _QUOTE = re.compile(r"^\s{0,3}(?:(?:>|&gt;)\s?)+")
 _MARKS = frozenset(">`~& ")
 _FENCE = re.compile(r"^\s*(?:`{3,}|~{3,})\s*\w*\s*$")
-_ENTITY = re.compile(r"&(lt|gt|amp|quot|#39|apos|nbsp);")
-_ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "#39": "'", "apos": "'", "nbsp": " "}
+_ENTITY = re.compile(r"&(lt|gt|amp|quot|#39|#x27|apos|nbsp|hellip);")
+_ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'", "nbsp": " ", "hellip": "…"}
+_ENTITIES |= {"#39": "'", "#x27": "'"}
+_LINK = re.compile(r"\[([^\[\]\s]{1,200})\]\((?:https?://|mailto:)[^\s()]{1,300}\)")
+"""What chats make of ``file.cc:101``."""
+_BAR = re.compile(r"\[[\w.-]{1,30}\] \d:[\w./-]{1,40}[*-][ MZ#!~]?(?: .{0,200})?$")
+"""The status line of tmux or screen, over the text."""
+_NUMBERED = re.compile(r"^\s{0,6}\d{1,6}\s?[│┆┊→]\s?")
+"""A viewer's line numbers."""
+_PLAIN = {ord(fancy): plain for fancy, plain in (("’", "'"), ("‚", "'"), ("″", '"'), ("\u00a0", " "), ("\u200b", ""))}
 _STARTS_ANEW = re.compile(
     r"^\s*(?:\[(?:rank|[EWIF]\d|[EWIF] |\d+,|default|pod/)|\d{4}-\d\d-\d\d|Traceback |File \"|frame #|#\d+ "
     r"|Exception raised|terminate called|what\(\)|\(\w+ pid=|[\w.-]+:\d+:\d+ \[|$)"
@@ -208,8 +216,12 @@ class _OpenMessage:
 
 def _readable(raw: str, shape: bytes) -> str:
     text = raw.removeprefix("\ufeff")
+    if "](" in text or "] 0:" in text or "] 1:" in text:
+        text = _BAR.sub("", _LINK.sub(r"\1", text))
     if text[:1] in _MARKS or "&" in text:
         text = _without_marks(text)
+    if not text.isascii():
+        text = _NUMBERED.sub("", text).translate(_PLAIN)
     if len(text) - len(shape) >= 19 or not text.isascii():  # a letter of several bytes hides digits from the count
         # no number that anyone logs on purpose: -1 as an unsigned one, or an attack
         text = _LONG_NUMBER.sub("-1", text)

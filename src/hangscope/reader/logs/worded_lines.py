@@ -161,10 +161,12 @@ class WordedLog:
             task=None if row.names_ranks else groups.get("task"),
             effect=effect,
             explains=row.explains,
+            library=row.library,
             beside=tuple(begun.beside),
         )
         at = clock_of(line.text) or line.at_ns
-        return FailureLine(failure, line, at, of_writer=row.of_writer, hint=default_rank(line.text))
+        of_writer = row.of_writer or row.effect  # who waited, or was stopped, is who says so
+        return FailureLine(failure, line, at, of_writer=of_writer, hint=default_rank(line.text))
 
     def _take_back(self, over: Wording, groups: dict[str, str]) -> None:
         """A server that answers again, or a wait that ended."""

@@ -12,6 +12,7 @@ from hangscope.diagnosis.causes.shared.storage_words import mount_text, storage_
 from hangscope.diagnosis.evidence.code_lines import place
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
+from hangscope.model import Source
 from hangscope.text import plural, sentence, short, verb
 
 NOTHING_TO_TELL = Grounds(
@@ -37,12 +38,15 @@ def _is_anything_recorded(case: Case) -> bool:
 
 
 def _is_anything_wrong(case: Case) -> bool:
-    return bool(case.job.gaps or case.job.facts.failures or case.job.facts.errors)
+    facts = case.job.facts
+    return bool(case.job.gaps or facts.failures or facts.errors or facts.unknown_texts)
 
 
 def words(case: Case, accusation: Accusation[None]) -> Words:
     del accusation  # it says nothing that the case does not
     text = _what(case)
+    if case.job.facts.unknown_texts:
+        return _nothing_known(case)
     step = storage_step(case, case.storage.ranks)
     return Words(
         headline=text,
@@ -50,6 +54,23 @@ def words(case: Case, accusation: Accusation[None]) -> Words:
         why=[*storage_findings(case, case.storage.ranks), *_findings(case)],
         steps=[step] if step is not None else [COLLECT if case.job.dumps else SWITCH_ON],
     )
+
+
+_LOOKED_FOR = (
+    "looked for lines of PyTorch, NCCL, Gloo, JAX, Horovod, HCCL, oneCCL, Neuron, MPI, launchers, schedulers, engines, "
+    "file systems and the kernel, and for lines that count steps"
+)
+_WOULD_HELP = "give the whole log of every rank and of the launcher, and dmesg of the nodes"
+
+
+def _nothing_known(case: Case) -> Words:
+    """Texts in which no line is known: what was looked for, and what would help."""
+    texts = case.job.facts.unknown_texts
+    lines = plural(sum(count for _, count in texts), "line")
+    where = texts[0][0] if len(texts) == 1 else plural(len(texts), "file")
+    text = f"cannot tell: nothing in the {lines} of {where} says what became of a job"
+    findings = [Finding(_LOOKED_FOR, tuple(Source(file) for file, _ in texts[:_SHOWN]))]
+    return Words(text, f"{sentence(text)}.", findings, steps=[_WOULD_HELP, SWITCH_ON])
 
 
 def _what(case: Case) -> str:

@@ -17,6 +17,11 @@ from hangscope.model import AFTER_HANG, CONTAINER, PREEMPTION, TIME_LIMIT, Failu
 from hangscope.text import numbered, sentence, short
 
 _SHOWN = 4
+_WITHOUT_RECORDER = (
+    *("JAX", "TPU", "Gloo", "Horovod", "Neuron", "MPI", "Mooncake", "NIXL"),
+    *("Kubernetes", "NFS", "Lustre", "Ceph", "BeeGFS", "GPFS"),
+)
+"""Programs and machines whose lines no flight recorder would add to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,8 @@ def failure_words(case: Case, accusation: Accusation[FailureLines]) -> Words:
         accusation.accused[0].operation if accusation.accused else numbered(failure.operation or "", failure.seq)
     )
     did = f"{what} in {operation}" if operation else what
+    if failure.library and failure.detail and failure.detail not in did:
+        did += f" ({failure.detail})"
     if failure.effect and accusation.kind is CauseKind.UNKNOWN and not was_signalled(failure):
         did += ": a symptom; cause unknown"
     text = f"{did}{_around(failure) if not ranks else ''}{_peer(failure, did)}"
@@ -187,7 +194,7 @@ def _steps(case: Case, accusation: Accusation[FailureLines], who: str) -> list[s
         return [_LAST_STEPS.get(failure.code or 0, _LAST_STEPS[-15])]
     step = failure.kind.step
     steps = link_steps(case, accusation.way) or ([f"{who}: {step}"] if step else [])
-    if failure.kind.is_of(Trait.ENGINE | Trait.BEFORE_RECORDING) and steps:
+    if (failure.kind.is_of(Trait.ENGINE | Trait.BEFORE_RECORDING) or failure.library in _WITHOUT_RECORDER) and steps:
         return steps
     if not case.job.dumps and not case.job.under_run:
         return [SWITCH_ON, *steps] if accusation.kind is CauseKind.UNKNOWN else [*steps, SWITCH_ON]

@@ -13,7 +13,7 @@ from hangscope.diagnosis.findings import who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding, OperationInFlight
 from hangscope.diagnosis.waits.wait_graph import Wait
-from hangscope.model import UNKNOWN, WatchdogReport
+from hangscope.model import UNKNOWN, FailureKind, WatchdogReport
 from hangscope.text import duration, numbered, sentence, verb
 
 HANG_UNEXPLAINED = Grounds("hang_unexplained", Layer.NO_CAUSE, LOW, "a hang that the evidence does not explain")
@@ -102,7 +102,7 @@ def _timeouts(case: Case) -> list[WatchdogReport]:
 
 def _findings(case: Case, wait: Wait | None) -> list[Finding]:
     findings = [_timeout(report) for report in _timeouts(case)] or list(_signals(case))
-    findings = findings[:_SHOWN]
+    findings = [*findings[:_SHOWN], *(_waits_elsewhere(case) if findings else ())]
     if not findings and (wait is None or not case.stacks.of_all(case.job.ranks)):
         findings = [who_waits(case, wait) if wait is not None else Finding(case.hang.why)]
     return [*findings, *_places(case), *_moved(case)]
@@ -129,6 +129,13 @@ def _moved(case: Case) -> list[Finding]:
     moved = sorted(rank for rank, process in case.job.processes.items() if process.moved)
     text = f"{ranks_text(moved)} {verb(moved, 'was', 'were')} at another place in the next look"
     return [Finding(text)] if moved else []
+
+
+def _waits_elsewhere(case: Case) -> list[Finding]:
+    """Waits of another library in the same job: Gloo's beside NCCL's."""
+    lines = [f for f in case.job.facts.failures if f.kind is FailureKind.WAIT_TIMEOUT and f.detail]
+    who = [case.names.ranks([line.rank]) if line.rank is not None else "the log" for line in lines[:1]]
+    return [Finding(f"{name}: {line.detail}", (line.source,)) for name, line in zip(who, lines, strict=False)]
 
 
 def _timeout(report: WatchdogReport) -> Finding:

@@ -101,6 +101,8 @@ class LauncherLog:
         self.failures: list[FailureLine] = []
         self.elastic = False
         """Whether a torchrun spoke here: then Slurm's tasks are nodes and not ranks."""
+        self.workers: set[int] = set()
+        """Processes of torchrun's that it stopped, or saw fail: all that it started, where nothing is cut off."""
         self.traceback_ranks: dict[int, int] = {}
         """Line of a traceback in torchrun's summary → the rank whose it is."""
         self.slurm = SlurmLog(file, self.statements, self.failures)
@@ -159,6 +161,7 @@ class LauncherLog:
     def _elastic(self, line: Line) -> None:
         if match := _FAILED.search(line.text):
             self.elastic = self.writers.launcher = True
+            self.workers.add(int(match["pid"]))
             self._ended(
                 line,
                 Process(
@@ -172,6 +175,7 @@ class LauncherLog:
         elif match := _CLOSING.search(line.text):
             self.elastic = self.writers.launcher = True
             pid = integer(match[1] or match[3])
+            self.workers.add(pid)
             # alive until the launcher stopped it: how it ended then says nothing about it
             self._add_statement(line, Process(UNKNOWN, pid=pid, alive_at_end=True))
             number = SIGNAL_NAMES.get(match[2] or match[4])
