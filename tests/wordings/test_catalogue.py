@@ -10,7 +10,7 @@ import hangscope
 from hangscope.failure_kinds import FailureKind
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.safeio.evidence_names import WORDS, holds_evidence
-from hangscope.wordings import ROWS, Wording, find
+from hangscope.wordings import READ_ELSEWHERE, ROWS, Wording, find
 from hangscope.wordings.wording import GROUPS
 
 FAILURES = [row for row in ROWS if not row.recovers]
@@ -27,6 +27,10 @@ PREFIXES = {
     "journald": "Nov 18 02:30:11 node-7 train[812]: ",
     "compose": "trainer-1  | ",
 }
+
+
+EVERY = [*FAILURES, *READ_ELSEWHERE]
+EVERY_ID = [f"{row.library}-{row.kind}-{index}" for index, row in enumerate(EVERY)]
 
 
 def read(text: str) -> TextFile:
@@ -75,7 +79,7 @@ def test_an_example_in_a_ticket_is_no_failure(row: Wording) -> None:
         assert not kinds(ticket)
 
 
-@pytest.mark.parametrize("row", FAILURES, ids=IDS)
+@pytest.mark.parametrize("row", EVERY, ids=EVERY_ID)
 def test_an_example_passes_the_look_at_large_trees(row: Wording) -> None:
     """A file that holds nothing but the example is taken from among tens of thousands."""
     data = row.example.encode()
@@ -89,11 +93,13 @@ def test_examples_are_found_in_a_tree_of_three_thousand_files(tmp_path: Path) ->
         folder = tmp_path / f"part{number // 100:02}"
         folder.mkdir(exist_ok=True)
         (folder / f"worker-{number}.log").write_text("loading shard\n")
-    for number, row in enumerate(FAILURES):
+    for number, row in enumerate(EVERY):
         (tmp_path / f"zz-node-{number:03}.log").write_text(row.example)
     job = hangscope.load(tmp_path)
-    read_files = {Path(failure.source.file).name for failure in job.facts.failures}
-    lost = [IDS[n] for n in range(len(FAILURES)) if f"zz-node-{n:03}.log" not in read_files]
+    facts = job.facts
+    said = [*facts.failures, *facts.watchdog, *facts.errors, *facts.kernel, *facts.transport]
+    read_files = {Path(each.source.file).name for each in said}
+    lost = [EVERY_ID[n] for n in range(len(EVERY)) if f"zz-node-{n:03}.log" not in read_files]
     assert not lost
 
 

@@ -31,7 +31,6 @@ ROWS: tuple[Wording, ...] = (
         detail="memory access fault on {device}: {what}",
         explains=True,
         of_writer=True,
-        page="memory-access-fault-by-gpu-node",
     ),
     Wording(
         FailureKind.CUDA_ERROR,
@@ -56,7 +55,6 @@ ROWS: tuple[Wording, ...] = (
         detail="{device}",
         explains=True,
         kernel=True,
-        page="amdgpu-ring-timeout",
     ),
     Wording(
         FailureKind.GPU_HANG,

@@ -25,7 +25,6 @@ ROWS: tuple[Wording, ...] = (
         library="Ascend",
         detail="NPU {device}",
         explains=True,
-        page="cluster-exception-location",
     ),
     Wording(
         FailureKind.IB_ERROR,
@@ -69,7 +68,6 @@ ROWS: tuple[Wording, ...] = (
         library="Ascend",
         detail="{what}",
         explains=True,
-        page="ei0005",
     ),
     Wording(
         FailureKind.DEVICE_BUSY,
@@ -81,7 +79,6 @@ ROWS: tuple[Wording, ...] = (
         library="Ascend",
         explains=True,
         of_writer=True,
-        page="ej0001",
     ),
     Wording(
         FailureKind.GPU_LOST,

@@ -22,6 +22,7 @@ from hangscope.wordings import (
     transfers,
     ucx,
 )
+from hangscope.wordings.read_elsewhere import READ_ELSEWHERE
 from hangscope.wordings.wording import Wording
 
 ROWS: tuple[Wording, ...] = (
@@ -44,8 +45,8 @@ ROWS: tuple[Wording, ...] = (
 
 @cache
 def words() -> tuple[str, ...]:
-    """What lines of the catalogue hold: every line of a wording has one of these."""
-    return tuple(sorted({word for row in ROWS for word in row.words}))
+    """What lines of failure hold: every line of a wording has one of these."""
+    return tuple(sorted({word for row in (*ROWS, *READ_ELSEWHERE) for word in row.words}))
 
 
 def words_beyond(parts: Iterable[str]) -> tuple[str, ...]:
@@ -56,7 +57,7 @@ def words_beyond(parts: Iterable[str]) -> tuple[str, ...]:
 
 @cache
 def _any() -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, words())))
+    return re.compile("|".join(map(re.escape, sorted({word for row in ROWS for word in row.words}))))
 
 
 def find(text: str) -> Iterator[tuple[Wording, re.Match[str]]]:

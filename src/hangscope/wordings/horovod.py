@@ -19,7 +19,6 @@ ROWS: tuple[Wording, ...] = (
         library="Horovod",
         operation="{op}",
         explains=True,
-        page="horovod-missing-ranks",
     ),
     Wording(
         FailureKind.MISSING_RANKS,

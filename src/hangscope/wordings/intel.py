@@ -19,7 +19,6 @@ ROWS: tuple[Wording, ...] = (
         detail="{device}",
         explains=True,
         kernel=True,
-        page="xe-timedout-job",
     ),
     Wording(
         FailureKind.GPU_HANG,
@@ -54,7 +53,6 @@ ROWS: tuple[Wording, ...] = (
         library="Intel",
         explains=True,
         of_writer=True,
-        page="ur-result-error-device-lost",
     ),
     Wording(
         FailureKind.GPU_OOM,

@@ -93,7 +93,6 @@ ROWS: tuple[Wording, ...] = (
         library="JAX",
         effect=True,
         explains=True,
-        page="jax-waited-too-long-for-some-tasks",
     ),
     Wording(
         FailureKind.OTHER,
@@ -114,7 +113,6 @@ ROWS: tuple[Wording, ...] = (
         detail="JAX ended it because another process failed",
         effect=True,
         explains=True,
-        page="jax-terminating-process",
     ),
     Wording(
         FailureKind.WAIT_TIMEOUT,

@@ -26,7 +26,6 @@ ROWS: tuple[Wording, ...] = (
         library="Kubernetes",
         detail="{what}",
         explains=True,
-        page="pleg-is-not-healthy",
     ),
     Wording(
         FailureKind.NODE_REBOOTED,
@@ -36,7 +35,6 @@ ROWS: tuple[Wording, ...] = (
         "kubelet 1.9-1.30; 2018-2026",
         library="Kubernetes",
         explains=True,
-        page="node-has-been-rebooted",
     ),
     Wording(
         FailureKind.HOST_OOM,

@@ -39,7 +39,6 @@ ROWS: tuple[Wording, ...] = (
         "MPICH, Intel MPI; 2010-2026",
         library="MPI",
         explains=True,
-        page="application-called-mpi-abort",
     ),
     Wording(
         FailureKind.EXIT,

@@ -17,7 +17,6 @@ ROWS: tuple[Wording, ...] = (
         effect=True,
         explains=True,
         warns=True,
-        page="ccom-warn-timeout-waiting-for-rx",
     ),
     Wording(
         FailureKind.SOCKET_ERROR,
@@ -43,7 +42,6 @@ ROWS: tuple[Wording, ...] = (
         detail="Neuron device {device}, collective {op}",
         effect=True,
         explains=True,
-        page="missing-collectives-status-on-neuron-device",
     ),
     Wording(
         FailureKind.GPU_HANG,
@@ -69,7 +67,6 @@ ROWS: tuple[Wording, ...] = (
         effect=True,
         explains=True,
         of_writer=True,
-        page="nrt-timeout",
     ),
     Wording(
         FailureKind.CUDA_ERROR,

@@ -41,7 +41,6 @@ ROWS: tuple[Wording, ...] = (
         effect=True,
         warns=True,
         kernel=True,
-        page="lustre-connection-was-lost",
     ),
     Wording(
         None,

@@ -21,7 +21,6 @@ def _megascale(kind: FailureKind, what: str, said: str, example: str) -> Wording
         most_below=16,
         effect=kind is FailureKind.HANG_REPORTED,
         explains=True,
-        page="megascale-detects-a-hang",
     )
 
 
@@ -61,7 +60,6 @@ ROWS: tuple[Wording, ...] = (
         library="TPU",
         effect=True,
         warns=True,
-        page="tpu-backend-initialization-is-taking-more-than",
     ),
     Wording(
         FailureKind.INIT_TIMEOUT,

@@ -18,7 +18,6 @@ ROWS: tuple[Wording, ...] = (
         detail="{what} ({device} to {nic})",
         effect=True,
         explains=True,
-        page="mooncake-process-failed-for-slice",
     ),
     Wording(
         FailureKind.KV_TRANSFER,

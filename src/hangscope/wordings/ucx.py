@@ -47,7 +47,6 @@ ROWS: tuple[Wording, ...] = (
         detail="{what}",
         effect=True,
         explains=True,
-        page="endpoint-timeout",
     ),
     Wording(
         FailureKind.IB_ERROR,
@@ -61,6 +60,5 @@ ROWS: tuple[Wording, ...] = (
         library="EFA",
         detail="{what}",
         explains=True,
-        page="efa-unresponsive-receiver",
     ),
 )

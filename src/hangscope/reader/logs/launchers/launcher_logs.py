@@ -161,7 +161,7 @@ class LauncherLog:
     def _elastic(self, line: Line) -> None:
         if match := _FAILED.search(line.text):
             self.elastic = self.writers.launcher = True
-            self.workers.add(int(match["pid"]))
+            self.workers.add(integer(match["pid"]))
             self._ended(
                 line,
                 Process(
