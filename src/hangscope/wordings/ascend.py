@@ -130,6 +130,17 @@ ROWS: tuple[Wording, ...] = (
     ),
     Wording(
         FailureKind.WAIT_TIMEOUT,
+        r"NPU (?:function )?error.{0,120}?error code is (?P<code>107020|50701[49]|5070(?:46|48))\b",
+        ("NPU error", "NPU function error"),
+        "RuntimeError: npuSynchronizeDevice:build/CMakeFiles/torch_npu.dir/compiler_depend.ts:479 NPU function error: "
+        "AclrtSynchronizeDeviceWithTimeout, error code is 507048",
+        "torch_npu 2.0-2.14: the codes of tasks that timed out; vllm-ascend#1443, LlamaFactory#975; 2023-2026",
+        library="Ascend",
+        effect=True,
+        explains=True,
+    ),
+    Wording(
+        FailureKind.WAIT_TIMEOUT,
         r"EI0002: .{0,160}?times? out.{0,200}?remote rank:? ?\[(?P<inside>\w{1,12})\]",
         ("EI0002",),
         "EI0002: [PID: 2969] 2025-10-11-15:09:34.713.335 The wait execution of the Notify register times out. Reason: The "

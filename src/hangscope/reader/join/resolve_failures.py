@@ -166,6 +166,7 @@ def of_kernel(messages: Iterable[KernelMessage], who: Identity) -> list[Failure]
                 pid=message.pid,
                 code=message.code if message.code is not None else code,
                 detail=message.pci or message.device,
+                effect="blocked for more than" in message.text,
             )
         )
     return found

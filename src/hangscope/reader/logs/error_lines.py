@@ -15,7 +15,7 @@ from typing import Any
 from hangscope.engine_roles import Role, of_prefix
 from hangscope.model import FailureKind, Source
 from hangscope.model.numbers import integer, is_number
-from hangscope.model.values import RANK_LIMIT, pci_id
+from hangscope.model.values import pci_id
 from hangscope.reader.logs import engine_lines, store_barrier
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.log_lines import Line
@@ -117,11 +117,6 @@ _NOT_JOINED = re.compile(
 _NOT_FINISHED = re.compile(r"\[(?P<ranks>[\d, ]+)\] joined but didn't finish collective #(?P<seq>\d{1,18})")
 _SNAPSHOT = re.compile(r"\[(?P<ranks>[\d, ]+)\] (?P<how>started|finished) (?P<op>[A-Z_]{3,})\s*$")
 _SNAPSHOT_SEQ = re.compile(r"#(?P<seq>\d{1,18}) (?:started|finished) ranks:")
-# Ascend's own codes: a notification of a peer, or its socket, that did not come
-_ASCEND = re.compile(
-    r"EI000(?P<code>[26]): .{0,160}?times? out"
-    r"(?:.{0,200}?remote rank:? ?\[(?P<peer>\d{1,10})\])?(?:.{0,160}?tag\[(?P<tag>[A-Za-z]+)_)?"
-)
 _ASCEND_RANK = re.compile(r"\(PID:(?P<pid>\d+), Device:-?\d+, RankID:(?P<rank>\d{1,6})\) ERR\d+")
 # The CUDA driver's own line: at an exception on the GPU, or because somebody asked for it, as we do.
 _GPU_CORE = re.compile(r"^\W*Starting GPU coredump generation\b")
@@ -273,7 +268,6 @@ class ErrorLog:
             (_SNAPSHOT, self._snapshot),
             (_UNIQUE_ID, self._unique_id),
             (_JOINED, self._joined),
-            (_ASCEND, self._ascend),
             (
                 _ASCEND_RANK,
                 lambda line, m: self._add(
@@ -524,13 +518,6 @@ class ErrorLog:
         what = f"DeepEP waits for {peer_words}" if peer_words else "DeepEP waits for a peer"
         alone = engine_lines.waiting_rank(line.text)
         self._add(line, FailureKind.ENGINE_STUCK, rank=alone, effect=True, detail=what, once=f"{alone} {what}")
-
-    def _ascend(self, line: Line, match: re.Match[str]) -> None:
-        peer = integer(match["peer"]) if match["peer"] and integer(match["peer"]) < RANK_LIMIT else None
-        kind = FailureKind.SOCKET_ERROR if match["code"] == "6" else FailureKind.OTHER
-        operation = op_name(match["tag"].upper()) if match["tag"] else None
-        detail = "waited for a peer's notification" if kind == FailureKind.OTHER else "waited for a peer's socket"
-        self._add(line, kind, peer_rank=peer, operation=operation, effect=True, detail=detail)
 
     # ---- the GPU and NCCL ----
 

@@ -147,6 +147,7 @@ class WordedLog:
             self.file,
             line,
             kind,
+            text=_text(row, line, groups),
             rank=rank,
             ranks=ranks,
             node=groups.get("node") or (host_in_front(line.text) if row.kernel else None),
@@ -205,6 +206,12 @@ def _identity(begun: _Open) -> tuple[object, ...]:
 def _peer_node(groups: dict[str, str]) -> str | None:
     peer = groups.get("peer_node") or groups.get("mds")
     return None if peer is None else (address_host(peer) if "<" in peer else peer)
+
+
+def _text(row: Wording, line: Line, groups: dict[str, str]) -> str:
+    """The line; for the head of a table, with what its first rows say."""
+    said = _filled(row.detail, groups) if row.kind is FailureKind.MEMORY_HELD else None
+    return f"{line.text.strip()} {said}" if said else line.text
 
 
 def _filled(template: str, groups: dict[str, str]) -> str | None:

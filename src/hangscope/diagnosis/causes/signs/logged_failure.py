@@ -65,7 +65,7 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
     return Accusation(
         FAILURE_LINE if ranks else FAILURE_OF_NOBODY,
         kind,
-        _with_first(lines, first, {rank: own.get(rank, first) for rank in ranks}),
+        _with_first([*_beside(case, first), *lines], first, {rank: own.get(rank, first) for rank in ranks}),
         [Accused(rank, kind, operation) for rank in ranks],
         unranked=() if ranks or both_ends is not None else _unranked(first, kind),
         way=case.ports.over(None, *both_ends) if both_ends is not None else None,
@@ -80,6 +80,13 @@ def _accusation(case: Case, lines: list[Failure], first: Failure) -> Accusation[
         hang=case.hang.says is Says.YES or _shows_a_hang(lines, first, kind),
         conclusive=_is_conclusive(first, lines),
     )
+
+
+def _beside(case: Case, first: Failure) -> list[Failure]:
+    """Who held the memory of the node, beside who was killed for it."""
+    if first.kind is not FailureKind.HOST_OOM:
+        return []
+    return [line for line in case.job.facts.failures if line.kind is FailureKind.MEMORY_HELD]
 
 
 def _unranked(first: Failure, kind: CauseKind) -> Sequence[UnrankedCulprit]:
