@@ -18,6 +18,7 @@ _ORDERED = ("KeyboardInterrupt", "SystemExit", FATAL_ERROR)
 # A process that ended this much before all others ended by itself, whatever its status says.
 _FIRST_BY_S = 2.0
 _LOST = (FailureKind.HOST_OOM, FailureKind.EVICTED, FailureKind.NODE_FAILED, FailureKind.POD_STOPPED)
+_ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT)
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
@@ -82,6 +83,8 @@ class OwnEnds:
     def _before_all_others(self, rank: int, process: Process, status: int) -> bool:
         """Of an end that is mostly an effect: whether it came while all others were there, and nothing else explains
         it."""
+        if status in _ABORTED and not self._aborted_by_runtime.isdisjoint((None, rank)):
+            return False
         if self.reported_timeout(rank) or self._causes - {rank} or self._ends.most(status):
             return False
         first_other, _ = self._ends.besides(process)
@@ -128,6 +131,11 @@ class OwnEnds:
             return False  # its only exception says that it lost somebody who was gone before it
         # A launcher's last resort is SIGKILL too, but it comes long after the first end.
         return at_s <= first_other + _FIRST_BY_S
+
+    @cached_property
+    def _aborted_by_runtime(self) -> set[int | None]:
+        """Ranks, or None for some that no line tells apart, whose runtime says that it ends them for another's sake."""
+        return {failure.rank for failure in self.job.facts.failures if failure.effect and failure.explains}
 
     @cached_property
     def _lost(self) -> list[Failure]:

@@ -340,8 +340,12 @@ class _Effects:
     stopped: set[tuple[str, int]]
     """(file, pid) of processes that their launcher stopped."""
     gave_up: set[int]
+    aborted: set[int | None]
+    """Ranks, or None for some that are not told apart, whose runtime says why it aborts them."""
 
     def include(self, failure: Failure) -> bool:
+        if failure.code == -6 and self.aborted and not self.aborted.isdisjoint((None, failure.rank)):
+            return True
         if failure.code == -6 and self.reported and (failure.rank is None or failure.rank in self.reported):
             return True
         if self._follows(failure) or (failure.kind == FailureKind.ACTOR_DIED and self._died_of_timeout(failure)):
@@ -390,6 +394,7 @@ def _effects(
         _first_lines(_sources(failures, {FailureKind.LAUNCHER_SIGNAL, FailureKind.CANCELLED})),
         stopped,
         _gave_up(errors),
+        {f.rank for f in failures if f.effect and f.explains},
     )
 
 
