@@ -80,6 +80,17 @@ def test_nccl2_never_shows_a_start() -> None:
     assert assembled.status[0, 0].counts_op_ids
 
 
+@pytest.mark.parametrize(("library", "retired"), [("xccl", False), ("c10d", True)])
+def test_an_operation_is_over_where_a_later_one_was_launched(library: str, retired: bool) -> None:
+    """Backends that mark no end: all but the last operation of a group are over, whatever is retired."""
+    names = [f"{library}:all_reduce", f"{library}:all_gather", f"{library}:barrier"]
+    entries = [entry(n, n + 1, name, state="scheduled", retired=retired) for n, name in enumerate(names)]
+    for each in entries:
+        each.update(time_discovered_started_ns=None, time_discovered_completed_ns=None)
+    assembled = job(read(top(entries, group("0", "default_pg", 0)), 0))
+    assert [row.state for row in assembled.ops] == [State.COMPLETED, State.COMPLETED, State.SCHEDULED]
+
+
 @pytest.mark.parametrize("library", ["nccl", "xccl", "hccl", "rccl", "ncclx", "somethingnew", ""])
 def test_any_library_and_any_operation_keep_their_names(library: str) -> None:
     """An unknown library or operation is read like any other."""

@@ -266,7 +266,12 @@ def test_other_vendors_get_their_own_names() -> None:
         "TORCH_XCCL_DEBUG_INFO_PIPE_FILE",
     }
     hccl = make((2, 6), "hccl").variables
-    assert hccl.keys() == {"TORCH_HCCL_TRACE_BUFFER_SIZE", "TORCH_HCCL_DEBUG_INFO_TEMP_FILE"}
+    assert hccl.keys() == {
+        "TORCH_HCCL_TRACE_BUFFER_SIZE",
+        "TORCH_HCCL_DEBUG_INFO_TEMP_FILE",
+        "TORCH_HCCL_DUMP_ON_TIMEOUT",
+        "TORCH_HCCL_ENABLE_MONITORING",
+    }
 
 
 def test_nccl_logs_to_a_file_of_each_process() -> None:

@@ -240,7 +240,9 @@ def _normalise(entries: EntryColumns, backend: str, *, torchcomms: bool) -> tupl
         columns["record_id"] = columns["index"].copy()
     normalise.add_kinds(columns, entries.names)
     without_states = normalise.shows_no_progress(columns) and (torchcomms or backend not in _BACKENDS)
-    if backend in normalise.RETIRED_MEANS_DONE or without_states:
+    if backend in normalise.NEVER_MARKED_DONE and normalise.shows_no_completion(columns):
+        normalise.complete_the_overtaken(columns)
+    elif backend in normalise.RETIRED_MEANS_DONE or without_states:
         normalise.complete_the_retired(columns)
     normalise.add_batches(columns, old_sequence=entries.old_sequence)
     whole = _first_record(entries) == 0

@@ -21,6 +21,10 @@ Bools = npt.NDArray[np.bool_]
 RETIRED_MEANS_DONE = frozenset(("gloo",))
 """Backends that never set a state: every entry stays "scheduled", and a finished one is retired (Gloo, 2.8 to 2.15)."""
 
+NEVER_MARKED_DONE = frozenset(("xccl", "c10d"))
+"""Backends that mark no end: Intel's (torch-xpu-ops 2.15), and the hook of torch's nightlies of 2026, which retires an
+entry when it is issued."""
+
 NEVER_STARTED = frozenset(("nccl2",))
 """Backends whose entries go from scheduled to completed (nccl2, 2.15), so that "started" cannot be seen."""
 
@@ -181,6 +185,22 @@ def _old_runs(columns: Columns) -> Ints:
 def complete_the_retired(columns: Columns) -> None:
     """For sources that never set a state: retired entries are completed, the others are under way."""
     columns["state"][columns["retired"] == 1] = COMPLETED
+
+
+def shows_no_completion(columns: Columns) -> bool:
+    """Whether no entry shows that it came to its end."""
+    return bool(
+        len(columns["state"]) and (columns["state"] != COMPLETED).all() and (columns["completed_ns"] == UNKNOWN).all()
+    )
+
+
+def complete_the_overtaken(columns: Columns) -> None:
+    """For sources that never mark an end: an operation is over where a later one of its group was launched."""
+    groups = columns["group"]
+    _, from_the_end = np.unique(groups[::-1], return_index=True)
+    overtaken = np.ones(len(groups), dtype=bool)
+    overtaken[len(groups) - 1 - from_the_end] = False
+    columns["state"][overtaken] = COMPLETED
 
 
 def shows_no_progress(columns: Columns) -> bool:

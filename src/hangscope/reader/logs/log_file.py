@@ -255,8 +255,10 @@ class TextFile:
 
     @property
     def has_sentences(self) -> bool:
-        """Whether its ends hold a line of several words, as a log's do."""
-        return any(len(_WORD.findall(raw)) >= _WORDS_OF_A_LINE for raw in (*self.head, *self.tail))
+        """Whether its ends hold a line of several words, or one that counts steps, as a log's do."""
+        return bool(self.progress) or any(
+            len(_WORD.findall(raw)) >= _WORDS_OF_A_LINE for raw in (*self.head, *self.tail)
+        )
 
     @property
     def useful(self) -> bool:

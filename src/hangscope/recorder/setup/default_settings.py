@@ -71,6 +71,9 @@ class DefaultSettings:
         if "hccl" in recorded:
             found |= self._alone("TORCH_HCCL_TRACE_BUFFER_SIZE", str(self.entries))
             found |= self._alone("TORCH_HCCL_DEBUG_INFO_TEMP_FILE", self.places.dump_prefix)
+            # Both are off by default (torch_npu 2.1-2.14), and without either no dump is ever written.
+            found |= self._alone("TORCH_HCCL_DUMP_ON_TIMEOUT", "1")
+            found |= self._alone("TORCH_HCCL_ENABLE_MONITORING", "1")
         return found
 
     def _watchdog(self, seen: Mapping[str, str]) -> dict[str, str]:

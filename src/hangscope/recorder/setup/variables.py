@@ -87,6 +87,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("TORCH_XCCL_DEBUG_INFO_PIPE_FILE", "path", None, ("xccl",), alias_of="TORCH_FR_DEBUG_INFO_PIPE_FILE"),
     Variable("TORCH_HCCL_TRACE_BUFFER_SIZE", "int", None, ("hccl",)),
     Variable("TORCH_HCCL_DEBUG_INFO_TEMP_FILE", "path", None, ("hccl",)),
+    Variable("TORCH_HCCL_DUMP_ON_TIMEOUT", "bool", None, ("hccl",)),
+    Variable("TORCH_HCCL_ENABLE_MONITORING", "bool", None, ("hccl",)),
     # NCCL's own.
     Variable("NCCL_DEBUG", "text", None, _BOTH),
     Variable("NCCL_DEBUG_SUBSYS", "text", None, _BOTH),

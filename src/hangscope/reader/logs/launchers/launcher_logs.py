@@ -42,7 +42,7 @@ _DEATH = re.compile(
     r"|SignalException: Process \d+ got signal: (?:Signals\.)?(?P<got>\w+)"
 )
 _STUCK = re.compile(r"Unable to shutdown process (\d+) via|Process (\d+) did not exit after")
-_EXIT_CODE = re.compile(r"exit code (\d+)", re.IGNORECASE)
+_EXIT_CODE = re.compile(r"exit code:?\s{1,8}(\d{1,4})\b", re.IGNORECASE)
 _MPI = re.compile(
     r"process rank (?P<rank>\d{1,6}) with PID (?P<pid>\d+) on node (?P<node>[\w.-]+) exited on signal (?P<signal>\d+)"
 )
@@ -242,7 +242,7 @@ class LauncherLog:
             process = Process(
                 integer(match["rank"]),
                 node=host_name(match["node"]),
-                pid=integer(match["pid"]),
+                pid=integer(match["pid"]) or None,  # PRRTE says 0 where it does not know it
                 exit_status=-integer(match["signal"]),
                 alive_at_end=False,
             )
