@@ -167,7 +167,7 @@ PAGES: tuple[Page, ...] = (
     Page(
         "jax-tasks-are-unhealthy",
         "The following tasks are unhealthy (stopped sending heartbeats)",
-        "JAX's coordination service has not heard from these processes for its heartbeat timeout (100 s by default). They "
+        "JAX's coordination service got no sign of these processes for its heartbeat timeout (100 s by default). They "
         "ended, were stopped, or cannot be reached.",
         "A process that waits for a collective still sends heartbeats: one that is only late is not in this list.",
         (_ALL_LOGS,),

@@ -341,7 +341,7 @@ class _Effects:
     """(file, pid) of processes that their launcher stopped."""
     gave_up: set[int]
     aborted: set[int | None]
-    """Ranks, or None for some that are not told apart, whose runtime says why it aborts them."""
+    """Ranks, or None where no line names them, whose runtime says why it aborts them."""
 
     def include(self, failure: Failure) -> bool:
         if failure.code == -6 and self.aborted and not self.aborted.isdisjoint((None, failure.rank)):
