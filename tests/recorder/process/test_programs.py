@@ -27,3 +27,11 @@ def test_a_program_that_does_not_answer_is_ended() -> None:
     """After its time, as `subprocess.run` does."""
     with pytest.raises(subprocess.TimeoutExpired):
         run_bounded([sys.executable, "-c", "import time; time.sleep(60)"], 0.5, 1 << 20)
+
+
+def test_a_program_gets_no_more_memory_than_it_may_have() -> None:
+    """What looks at a hostile process may be made to ask for gigabytes: it fails, and is done."""
+    done = run_bounded([sys.executable, "-c", "import time; time.sleep(1); print(len(bytearray(600 << 20)))"], 20, 100)
+    assert done.ok and done.out.strip() == b"629145600"
+    words = [sys.executable, "-c", "import time; time.sleep(1); bytearray(600 << 20)"]
+    assert b"MemoryError" in run_bounded(words, 20, 100, 256 << 20).error.encode()

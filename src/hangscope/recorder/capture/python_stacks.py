@@ -20,7 +20,7 @@ from hangscope.incident import manifest
 from hangscope.recorder.live.find_ranks import RankProcess, is_python
 from hangscope.recorder.live.worker_server import ask
 from hangscope.recorder.process import linux_process, target_rights
-from hangscope.recorder.process.programs import PY_SPY_S, py_spy, run_bounded
+from hangscope.recorder.process.programs import MOST_MEMORY, PY_SPY_S, py_spy, run_bounded
 from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio import bounded_json
@@ -30,6 +30,8 @@ from hangscope.sources.cannot_read import CannotRead
 
 ANSWER_S = 2.0
 NATIVE_S = 4.0
+NATIVE_MEMORY = 3 << 30
+"""For native frames the tables of all libraries of a process are read."""
 CHILDREN_S = 3.0
 MOST_CHILDREN = 32
 OWN_S = 3.0
@@ -204,7 +206,9 @@ def _by_py_spy(pid: int, *, native: bool) -> tuple[str | None, str]:
     for way in [*ways, ["--nonblocking"]]:
         words = [program, "dump", *way, "--full-filenames", "--pid", str(pid)]
         try:
-            done = run_bounded(words, NATIVE_S if "--native" in way else PY_SPY_S, MOST_BYTES)
+            native_now = "--native" in way
+            memory = NATIVE_MEMORY if native_now else MOST_MEMORY
+            done = run_bounded(words, NATIVE_S if native_now else PY_SPY_S, MOST_BYTES, memory)
         except subprocess.TimeoutExpired as late:
             why = f"no answer within {late.timeout:g} s"
             continue

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import selectors
 import shutil
 import signal
@@ -46,8 +48,13 @@ class Printed:
         return self.status == 0 or self.cut
 
 
-def run_bounded(words: Sequence[str], timeout_s: float, most: int) -> Printed:
-    """Run a program and hold at most `most` bytes of its output.
+MOST_MEMORY = 1 << 30
+"""Of one program that looks at a process: py-spy takes a tenth of that, and believes what a process's libraries say of
+their sizes."""
+
+
+def run_bounded(words: Sequence[str], timeout_s: float, most: int, memory: int = MOST_MEMORY) -> Printed:
+    """Run a program with so much memory, and hold at most `most` bytes of its output.
 
     The stacks of eighty threads, seven hundred frames deep, are hundreds of megabytes where files' names are long.
 
@@ -57,6 +64,8 @@ def run_bounded(words: Sequence[str], timeout_s: float, most: int) -> Printed:
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
         assert process.stdout is not None and process.stderr is not None
+        with contextlib.suppress(OSError, ValueError):  # it has ended, or its bound is lower already
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (memory, memory))
         out = _Pipe(process.stdout.fileno(), most)
         error = _Pipe(process.stderr.fileno(), _MOST_ERROR)
         try:
