@@ -2,8 +2,8 @@
 
     python tests/pasted/score.py [NAME…]
 
-Thirty excerpts after public threads (times, hosts, paths and numbers are ours), of engines, schedulers, GPUs, networks
-and healthy runs. Whoever wrote the readers knew their names and had not read them when they were first run.
+Fifty-five excerpts after public threads (times, hosts, paths and numbers are ours), of engines, schedulers, GPUs,
+networks and healthy runs. Whoever wrote the readers knew their names and had not read them when they were first run.
 
     exact   outcome, group of kinds and culprits as in the truth; every decisive substring, fact, node and peer is said
     short   nothing false, but something is missing
