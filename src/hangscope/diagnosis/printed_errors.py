@@ -1,7 +1,6 @@
 """Exceptions that a rank printed and lived on after: caught and skipped, raised in a thread, or on the way to where it
 waits now. Such a one is often how a hang began, and it is in the log long before anybody looks."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,8 +23,6 @@ _NO_REASON = (GLOO_SIZE, FATAL_ERROR)
 """What tells how a process was ended, and not why."""
 _MOST = 3
 _WORDS = 2
-_RANK = re.compile(r"\brank[ =:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
-"""How programs name the rank that prints a line."""
 
 
 def with_printed(case: Case, accusation: Accusation[Any], words: Words) -> Words:
@@ -56,8 +53,7 @@ def _last_words(case: Case, accusation: Accusation[Any]) -> list[LastWord]:
     ranks = set(accusation.ranks)
 
     def by_weight(word: LastWord) -> bool:
-        named = _RANK.search(word.text)
-        return word.rank not in ranks and (named is None or int(named[1]) not in ranks)
+        return word.rank not in ranks and word.names not in ranks
 
     distinct = {(word.rank, word.text): word for word in case.job.facts.last_words}
     return sorted(distinct.values(), key=by_weight)[:_WORDS]

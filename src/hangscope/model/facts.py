@@ -480,11 +480,15 @@ class PrintedVerdict:
 
 @dataclass(frozen=True, slots=True)
 class LastWord:
-    """A line among the last that a program printed, in which it speaks of trouble in words of its own."""
+    """A line among the last that a program printed, in which it speaks of trouble in words of its own.
+
+    `names` is the rank that the line itself speaks of.
+    """
 
     rank: int | None
     text: str
     source: Source
+    names: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from hangscope.reader.join.earlier_attempts import newest_failures, newest_proce
 from hangscope.reader.join.merge_processes import merge_processes
 from hangscope.reader.join.nccl_processes import merge_nccl
 from hangscope.reader.join.who_is_who import Identity, host_in_path, identify
-from hangscope.reader.logs.last_words import quoted
+from hangscope.reader.logs.last_words import named_rank, quoted
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.raw_evidence import Evidence
@@ -538,7 +538,7 @@ def _last_words(texts: Sequence[TextFile]) -> Iterator[LastWord]:
     for text in texts:
         for line in text.words.found:
             rank = text.writers.rank_of(line.tag, line.stream, text.rank)
-            yield LastWord(rank, quoted(line.text), Source(text.file, f"line {line.number}"))
+            yield LastWord(rank, quoted(line.text), Source(text.file, f"line {line.number}"), named_rank(line.text))
 
 
 def _ranks_of(text: TextFile) -> set[int]:

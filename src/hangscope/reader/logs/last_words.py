@@ -54,6 +54,15 @@ class LastWords:
         return [line for at, line in self._found if at > self.lines - LAST_LINES]
 
 
+_RANK = re.compile(r"\brank[ =:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
+
+
+def named_rank(text: str) -> int | None:
+    """The rank that a line speaks of: programs often put their own in front."""
+    match = _RANK.search(text[:_LONGEST])
+    return int(match[1]) if match is not None else None
+
+
 def quoted(text: str) -> str:
     """The line as a sentence quotes it."""
     line = " ".join(text.split())
