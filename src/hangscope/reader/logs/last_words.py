@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import deque
 
+from hangscope.model.values import rank_number
 from hangscope.reader.logs.log_lines import Line
 
 LAST_LINES = 40
@@ -60,7 +61,7 @@ _RANK = re.compile(r"\brank[ =:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
 def named_rank(text: str) -> int | None:
     """The rank that a line speaks of: programs often put their own in front."""
     match = _RANK.search(text[:_LONGEST])
-    return int(match[1]) if match is not None else None
+    return rank_number(match[1]) if match is not None else None
 
 
 def quoted(text: str) -> str:
