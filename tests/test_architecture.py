@@ -31,11 +31,13 @@ BELOW: dict[str, set[str]] = {
     "model": {"sources", "engine_roles", "failure_kinds", "errors"},
     "wordings": {"failure_kinds"},
     "safeio": {"wordings", "errors"},
-    "sources": {"model", "incident", "safeio", "errors"},  # the model for read.py and what it gives back alone
+    "processes": {"safeio", "engine_roles", "errors"},
+    "sources": {"model", "incident", "processes", "safeio", "errors"},  # the model for read.py and what it gives back
     "incident": {"safeio", "errors", "__about__"},
     "bundle": {"sources", "incident", "safeio", "errors", "__about__"},
     "recorder": {
         "sources",
+        "processes",
         "verdict_words",
         "push",
         "incident",
@@ -48,7 +50,7 @@ BELOW: dict[str, set[str]] = {
     "push": {"incident", "safeio", "text", "errors", "__about__"},
     "demo": {"errors"},
     "reader": {"sources", "verdict_words", "incident", "safeio", "wordings", "model", "engine_roles", "errors"},
-    "cluster": {"recorder", "reader", "incident", "safeio", "model", "errors", "__about__"},
+    "cluster": {"recorder", "processes", "reader", "incident", "safeio", "model", "errors", "__about__"},
     "simulate": {"reader", "model", "errors", "__about__"},
     "diagnosis": {"sources", "verdict_words", "reader", "model", "text", "engine_roles", "errors"},
     "report": {
@@ -67,7 +69,7 @@ BELOW: dict[str, set[str]] = {
         "verdict_words",
         "report",
         "diagnosis",
-        "recorder",  # how a Python of ours is started
+        "processes",  # how a Python of ours is started
         "reader",
         "bundle",
         "incident",
@@ -78,7 +80,19 @@ BELOW: dict[str, set[str]] = {
         "__about__",
     },
     "assistant": {
-        *("report", "diagnosis", "recorder", "reader", "incident", "safeio", "model", "text", "errors", "__about__"),
+        *(
+            "report",
+            "diagnosis",
+            "recorder",
+            "processes",
+            "reader",
+            "incident",
+            "safeio",
+            "model",
+            "text",
+            "errors",
+            "__about__",
+        ),
     },
     "cli": {
         "verdict_words",
@@ -91,6 +105,7 @@ BELOW: dict[str, set[str]] = {
         "cluster",
         "demo",
         "recorder",
+        "processes",
         "reader",
         "bundle",
         "incident",

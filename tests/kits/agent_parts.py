@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hangscope.processes.linux_process import ProcessHandle
 from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.captures import Captures
 from hangscope.recorder.agent.conclusions import Conclusions
@@ -21,7 +22,6 @@ from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.unfinished_ops import Unfinished
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process.linux_process import ProcessHandle
 from hangscope.recorder.rundir.run_directory import RunFolders
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[2] / "src"
 sys.path.insert(0, str(SOURCE))
 
-from hangscope.recorder.process import linux_process  # noqa: E402
+from hangscope.processes import linux_process  # noqa: E402
 from hangscope.sources.cannot_read import CannotRead  # noqa: E402
 from hangscope.sources.flight_recorder.outside import open_process  # noqa: E402
 

@@ -26,6 +26,7 @@ from hangscope.cli.watch_text import as_text
 from hangscope.cli.watching_options import say
 from hangscope.errors import SettingsError
 from hangscope.incident import manifest
+from hangscope.incident.node_dir import NodeDir
 from hangscope.recorder.agent import diagnose_process, incident_manifest, never_seen, on_hang
 from hangscope.recorder.agent.dump_watch import DumpWatch
 from hangscope.recorder.agent.metrics import Metrics, Numbers
@@ -36,7 +37,6 @@ from hangscope.recorder.launch import job_environment, relay, run_places
 from hangscope.recorder.launch.run_job import RunOptions, run
 from hangscope.recorder.rundir import live_view, peer_files, run_directory, tidy
 from hangscope.recorder.rundir.job_identity import identify
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.setup import blackbox_library, settings
 from hangscope.safeio.safe_files import Patience, Refused
 from hangscope.sources.nccl_ras import capture as ras_question

@@ -20,15 +20,15 @@ import pytest
 
 from hangscope.cli.main import main
 from hangscope.errors import HangscopeError
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes import helpers, linux_process, target_rights
 from hangscope.recorder.agent.node_status import Rates, rows
 from hangscope.recorder.capture import snapshot_job, snapshot_target
 from hangscope.recorder.live import find_ranks, watched_rank
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.worker_server import Asker, Question, Topic, ask
-from hangscope.recorder.process import helpers, linux_process, target_rights
 from hangscope.recorder.rundir import run_directory
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio.safe_files import Refused, write_below
 from kits import hung_mount
 from kits.json_fields import changed, places

@@ -29,9 +29,9 @@ from hangscope.bundle.pack import write_bundle
 from hangscope.bundle.unpack import extract
 from hangscope.cli.main import main
 from hangscope.incident.layout import write_atomic
+from hangscope.processes import target_rights
 from hangscope.recorder.capture import snapshot_job
 from hangscope.recorder.live.find_ranks import Registry
-from hangscope.recorder.process import target_rights
 from hangscope.recorder.rundir import live_view, run_directory
 from hangscope.safeio import safe_files
 from hangscope.safeio.member_names import Names, fitting, unsafe

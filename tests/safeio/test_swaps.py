@@ -20,10 +20,10 @@ from hangscope.cli.main import main
 from hangscope.errors import HangscopeError
 from hangscope.incident.collect.directories import Directory
 from hangscope.incident.collect.gather import CollectOptions, collect
+from hangscope.incident.node_dir import NodeDir
 from hangscope.recorder.launch import run_places
 from hangscope.recorder.rundir import run_directory, tidy
 from hangscope.recorder.rundir.job_identity import identify
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio import beneath, held, safe_files
 from hangscope.safeio.beneath import StrangeLink, by_steps, open_beneath, open_folder, open_named
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from hangscope.processes.programs import py_spy
 from hangscope.recorder.capture import python_stacks
-from hangscope.recorder.process.programs import py_spy
 from hangscope.sources.cannot_read import CannotRead
 from hangscope.sources.python_code import line_of
 from hangscope.sources.stacks import as_json, thread_stacks

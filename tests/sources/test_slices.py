@@ -16,10 +16,10 @@ import hangscope
 from hangscope import sources
 from hangscope.bundle import shrink
 from hangscope.cli.main import main
+from hangscope.incident.node_dir import NodeDir
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.doctor.examine import examine
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.sources import slices
 
 SLICE = {

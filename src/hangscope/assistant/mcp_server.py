@@ -14,7 +14,7 @@ from typing import Any
 from hangscope.__about__ import __version__
 from hangscope.assistant.kind_texts import explain
 from hangscope.errors import HangscopeError, SettingsError
-from hangscope.recorder.process.isolated_python import clean_environment, helper_command
+from hangscope.processes.isolated_python import clean_environment, helper_command
 from hangscope.report.safe_text import safe
 
 AT_ONCE = 2

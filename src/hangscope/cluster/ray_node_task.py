@@ -19,7 +19,7 @@ MOST_BYTES = 512 << 20
 
 def packed_recorder() -> bytes:
     """The parts of hangscope that capture a node, as a zip, with the py-spy that is installed here."""
-    from hangscope.recorder.process.programs import py_spy
+    from hangscope.processes.programs import py_spy
 
     package = Path(__file__).resolve().parents[1]
     files = [*package.glob("*.py"), *(file for room in _ROOMS for file in (package / room).rglob("*.py"))]

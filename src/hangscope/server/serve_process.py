@@ -24,7 +24,7 @@ from anyio import to_thread
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from hangscope.errors import SettingsError
-from hangscope.recorder.process.isolated_python import clean_environment, helper_command
+from hangscope.processes.isolated_python import clean_environment, helper_command
 from hangscope.safeio.confine import ALL, hide_from_own_user
 from hangscope.server.digest.digest_work import Digester, clear_left_behind
 from hangscope.server.history import summary_child

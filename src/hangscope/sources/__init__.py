@@ -2,7 +2,8 @@
 
     schema.py    what lies on disk, for who writes and who reads: FOLDER, and the kind that a bundle gives up together
     settings.py  what must be set for it, and `check`, which doctor asks
-    capture.py   `save`, which a capture of a node calls: in its time, whatever fails; standard library and safeio alone
+    capture.py   `save`, which a capture of a node calls: in its time, whatever fails; standard library,
+                 `processes` and `safeio` alone
     read.py      `recognise` and `read`: from content to model values; the only file that may import the model
 
 Each file is found by being there (`slices`): whoever captures, reads, bundles or examines walks over the slices and

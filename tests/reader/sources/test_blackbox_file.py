@@ -19,13 +19,13 @@ from hangscope.bundle.redact.redact_file import Redactor
 from hangscope.diagnosis.waits import proxy_waits
 from hangscope.errors import DamagedError
 from hangscope.incident import blackbox_layout
+from hangscope.incident.node_dir import NodeDir
 from hangscope.model import Source
 from hangscope.reader.sources import blackbox_file
 from hangscope.recorder.capture.blackbox_copies import copy_of, save
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.doctor.examine import examine
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.setup import blackbox_library as library
 from hangscope.recorder.setup.settings import SettingsPlan, plan, prepare
 from hangscope.recorder.setup.torch_version import TorchInstall

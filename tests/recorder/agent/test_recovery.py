@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.processes.linux_process import ProcessHandle
 from hangscope.recorder.agent.recovery import CapturedStall, RecoveredStalls, sites_of
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.rank_position import RankPosition
 from hangscope.recorder.live.thread_waits import StackFrame, ThreadWait
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process.linux_process import ProcessHandle
 from kits.agent_parts import AgentParts, rank
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.processes import linux_process
 from hangscope.recorder.agent.startup_report import StartupReport
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.polling import Polling
-from hangscope.recorder.process import linux_process
 
 
 @pytest.mark.parametrize(

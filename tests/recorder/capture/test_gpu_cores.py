@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes import hold_launcher, linux_process
 from hangscope.recorder.capture import gpu_cores
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import hold_launcher, linux_process
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.setup import gpu_core_settings
 from kits.gpu_cores import ALL_REDUCE, SPIN, Kernel, core
 
@@ -232,7 +232,7 @@ def test_the_launcher_is_held_and_let_go(node: Node, monkeypatch: pytest.MonkeyP
 
 HOLDER = """
 import sys, time
-from hangscope.recorder.process import hold_launcher, linux_process
+from hangscope.processes import hold_launcher, linux_process
 pid = int(sys.argv[1])
 ticks = linux_process.stat(pid).started_ticks
 with hold_launcher.held([hold_launcher.Launcher(pid, ticks)], float(sys.argv[2])) as held:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hangscope.incident.node_dir import NodeDir
 from hangscope.recorder.capture import (
     output_files,
 )
-from hangscope.recorder.rundir.node_dir import NodeDir
 
 
 def test_what_an_earlier_attempt_left_is_not_evidence_of_this_one(tmp_path: Path) -> None:

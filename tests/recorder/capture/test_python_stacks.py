@@ -8,12 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes.target_rights import Rights
 from hangscope.recorder.capture import (
     python_stacks,
 )
 from hangscope.recorder.live import find_ranks
-from hangscope.recorder.process.target_rights import Rights
-from hangscope.recorder.rundir.node_dir import NodeDir
 
 
 def test_stacks_of_a_process_without_a_companion(tmp_path: Path) -> None:

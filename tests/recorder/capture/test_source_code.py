@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes.linux_process import ProcessHandle
 from hangscope.recorder.capture import python_stacks
 from hangscope.recorder.capture.source_code import NAME, SourceCode
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process.linux_process import ProcessHandle
-from hangscope.recorder.rundir.node_dir import NodeDir
 
 CODE = "import time\n\n\ndef waits():\n    time.sleep(600)  # for nothing\n\n\nprint(flush=True)\nwaits()\n"
 

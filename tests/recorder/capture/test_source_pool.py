@@ -6,8 +6,8 @@ import threading
 import time
 from pathlib import Path
 
+from hangscope.incident.node_dir import NodeDir
 from hangscope.recorder.capture.source_pool import SourcePool
-from hangscope.recorder.rundir.node_dir import NodeDir
 
 
 def test_what_fails_or_is_late_is_a_gap(tmp_path: Path) -> None:

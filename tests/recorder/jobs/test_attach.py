@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hangscope.recorder.process import linux_process
+from hangscope.processes import linux_process
 
 from .conftest import Started, Starter
 

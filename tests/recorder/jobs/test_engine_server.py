@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hangscope.recorder.process.programs import py_spy
+from hangscope.processes.programs import py_spy
 from hangscope.recorder.setup import blackbox_library
 from native.blackbox_build import COMPILER
 

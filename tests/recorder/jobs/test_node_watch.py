@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
+from hangscope.processes import linux_process
 from hangscope.recorder.launch.node_jobs import NodeJob, NodeJobs
 from hangscope.recorder.launch.watch_node import IDLE_S, IdleJobs
-from hangscope.recorder.process import linux_process
 
 from .conftest import SOURCE, Started, Starter, free_port
 

@@ -72,7 +72,7 @@ def test_a_process_without_a_companion_is_a_rank_only_once_none_can_come(
     """Its companion may still be importing torch; a helper that inherited RANK is no second rank."""
     found = [RankProcess(os.getpid(), 0, world_size=1)]
     monkeypatch.setattr("hangscope.recorder.live.find_ranks.ranks_below", lambda pid: found)
-    monkeypatch.setattr("hangscope.recorder.process.linux_process.age_s", lambda stat: 1.0)
+    monkeypatch.setattr("hangscope.processes.linux_process.age_s", lambda stat: 1.0)
     monkeypatch.setattr("hangscope.recorder.live.companion_hook.cannot_come", lambda pid: False)
     ranks, asker = NodeRanks(tmp_path), Asker()
     ranks.look(1.0, os.getpid(), asker)
@@ -109,8 +109,8 @@ def test_replicas_that_say_the_same_numbers_are_not_confused(tmp_path: Path, sle
 def test_workers_of_an_engine_are_ranks_by_their_titles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no companion runs in any of them; with one, each says itself which rank it is."""
     me = os.getpid()
-    monkeypatch.setattr("hangscope.recorder.process.linux_process.command_line", lambda pid: ["VLLM::Worker_TP3"])
-    monkeypatch.setattr("hangscope.recorder.process.linux_process.descendants", lambda pid: iter(()))
+    monkeypatch.setattr("hangscope.processes.linux_process.command_line", lambda pid: ["VLLM::Worker_TP3"])
+    monkeypatch.setattr("hangscope.processes.linux_process.descendants", lambda pid: iter(()))
     monkeypatch.setattr("hangscope.recorder.live.find_ranks.ranks_below", lambda pid: [])
     monkeypatch.setattr("hangscope.recorder.live.companion_hook.cannot_come", lambda pid: True)
     ranks, asker = NodeRanks(tmp_path), Asker()

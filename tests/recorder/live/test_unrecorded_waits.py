@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from hangscope.processes.linux_process import ProcessHandle
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.rank_position import RankPosition
 from hangscope.recorder.live.thread_waits import StackFrame, ThreadWait
 from hangscope.recorder.live.unrecorded_waits import UnrecordedWaits
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import Asker
-from hangscope.recorder.process.linux_process import ProcessHandle
 
 TORCH = "/env/lib/python3.12/site-packages/torch"
 C10D = f"{TORCH}/distributed/distributed_c10d.py"

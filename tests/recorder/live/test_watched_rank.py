@@ -7,11 +7,11 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+from hangscope.processes.linux_process import ProcessHandle
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.rank_position import RankPosition
 from hangscope.recorder.live.thread_waits import StackFrame, ThreadWait
 from hangscope.recorder.live.watched_rank import ENDING_S, WatchedRank
-from hangscope.recorder.process.linux_process import ProcessHandle
 
 
 def in_init(number: int, since: float, *, world_size: int, call: str = "init_process_group") -> WatchedRank:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hangscope.recorder.process import linux_process
+from hangscope.processes import linux_process
 from hangscope.recorder.ray import process_memory
 from hangscope.recorder.ray.process_memory import ProcessMemory
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.recorder.rundir.node_dir import NodeDir
+from hangscope.incident.node_dir import NodeDir
 
 
 def test_a_part_goes_on_elsewhere_once_its_place_is_full(tmp_path: Path) -> None:

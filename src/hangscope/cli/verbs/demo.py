@@ -13,7 +13,7 @@ from hangscope.cli.output import note, write
 from hangscope.demo.follow import command as launch_command
 from hangscope.demo.follow import follow
 from hangscope.errors import LaunchError
-from hangscope.recorder.process.isolated_python import hangscope_command
+from hangscope.processes.isolated_python import hangscope_command
 from hangscope.recorder.setup.torch_version import torch_of
 
 STORY = {

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.incident.layout import VERDICT_JSON
+from hangscope.incident.node_dir import NodeDir
 from hangscope.recorder.agent import incident_manifest
 from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.conclusions import Conclusions
@@ -25,7 +26,6 @@ from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.live.looks import Look
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.rundir import peer_files, run_directory
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.rundir.run_directory import RunFolders
 from hangscope.safeio.safe_files import read_below, remove_empty, remove_tree
 

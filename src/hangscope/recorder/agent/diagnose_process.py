@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from hangscope.incident.layout import VERDICT_JSON, VERDICT_PAGE, VERDICT_TEXT, as_bytes
-from hangscope.recorder.process.isolated_python import clean_environment, hangscope_command
+from hangscope.processes.isolated_python import clean_environment, hangscope_command
 from hangscope.safeio.safe_files import write_below
 
 DEADLINE_S = 180.0

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from hangscope.processes import linux_process
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import linux_process
 from hangscope.recorder.setup.variables import DUMP_NAMES
 
 

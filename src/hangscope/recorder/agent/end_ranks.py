@@ -20,13 +20,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hangscope.processes import linux_process
 from hangscope.recorder.agent.captures import Captures
 from hangscope.recorder.agent.on_hang import OnHang
 from hangscope.recorder.agent.recovery import RecoveredStalls, Recovery
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.rank_activity import REMEMBERED_S, RankActivity
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import linux_process
 from hangscope.text import duration, rank_list
 from hangscope.verdict_words import still_runs
 

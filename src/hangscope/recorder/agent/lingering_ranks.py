@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from hangscope.processes import linux_process
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import linux_process
 
 TIMES = 4.0
 """So many times the threshold after the last of the others."""

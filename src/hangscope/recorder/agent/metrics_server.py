@@ -11,7 +11,7 @@ from socketserver import TCPServer
 from typing import Any, cast
 
 from hangscope.errors import SettingsError
-from hangscope.recorder.process import linux_process
+from hangscope.processes import linux_process
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LOOPBACK = "127.0.0.1"

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hangscope.processes import linux_process
 from hangscope.recorder.live.find_ranks import is_python
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir.run_directory import PeerAgent
 
 _NODES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "GROUP_WORLD_SIZE")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hangscope.incident.layout import VERDICT_JSON
+from hangscope.processes import linux_process
 from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.captures import Captures
 from hangscope.recorder.agent.conclusions import Conclusions
@@ -36,7 +37,6 @@ from hangscope.recorder.live.job_pace import JobPace
 from hangscope.recorder.live.polling import POLL_S, Polling
 from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.two_samples import TwoSamples
-from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.node_answers import NodeAnswers
 from hangscope.recorder.rundir.run_directory import RunFolders

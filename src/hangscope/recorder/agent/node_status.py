@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hangscope import engine_roles
+from hangscope.processes import linux_process
 from hangscope.recorder.agent import announced_pauses
 from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.job_events import JobEvents
@@ -20,7 +21,6 @@ from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.run_directory import RunFolders
 from hangscope.safeio.safe_files import Patience

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from hangscope.processes import linux_process, process_roles
 from hangscope.recorder.live.companion_hook import is_hooked, isolating_flag
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import linux_process, process_roles
 
 LAST_RANK_S = 20.0
 """Ranks start within seconds of each other; after this long nobody is waited for."""

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.errors import SettingsError
+from hangscope.processes.isolated_python import clean_environment, helper_command
 from hangscope.recorder.alerts import wandb_alert
 from hangscope.recorder.alerts.alert_targets import WANDB, AlertTarget
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process.isolated_python import clean_environment, helper_command
 
 SENDER = "hangscope.cli.post_alert"
 """A process of its own: redaction is not for the recorder's room, and a network that hangs is not for the agent."""

@@ -13,8 +13,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from hangscope.incident import blackbox_layout as layout
-from hangscope.recorder.process.target_rights import Rights
-from hangscope.recorder.rundir.node_dir import NodeDir
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes.target_rights import Rights
 
 SUFFIX = ".ncclbb"
 MOST_BYTES = 2 << 30

@@ -18,6 +18,9 @@ from hangscope.engine_roles import Role
 from hangscope.errors import contained
 from hangscope.incident import manifest
 from hangscope.incident.layout import GPUS_ASKED_FILE, NODE_FILE, NODE_SCHEMA
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes import linux_process, process_facts, process_roles
+from hangscope.processes.target_rights import NOBODY, Rights
 from hangscope.recorder.capture import (
     blackbox_copies,
     capture_rank,
@@ -33,10 +36,7 @@ from hangscope.recorder.capture.source_code import SourceCode
 from hangscope.recorder.capture.source_pool import SourcePool
 from hangscope.recorder.live.looks import Look
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import linux_process, process_facts, process_roles
-from hangscope.recorder.process.target_rights import NOBODY, Rights
 from hangscope.recorder.rundir import peer_files
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.setup.blackbox_library import FOLDER
 from hangscope.sources import slices
 from hangscope.sources.saving import Saving

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes import linux_process
+from hangscope.processes.file_waits import MOST_PROCESSES
+from hangscope.processes.process_activity import ActivitySample
 from hangscope.recorder.capture import flight_recorder, output_files, python_stacks
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.recorder_questions import MOST_MEMORY
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import ask
-from hangscope.recorder.process import linux_process
-from hangscope.recorder.process.file_waits import MOST_PROCESSES
-from hangscope.recorder.process.process_activity import ActivitySample
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio import bounded_json
 
 BETWEEN_SAMPLES_S = 2.0

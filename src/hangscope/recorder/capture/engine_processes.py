@@ -8,9 +8,9 @@ from typing import Any
 
 from hangscope import engine_roles
 from hangscope.incident import manifest
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes import linux_process, process_roles
 from hangscope.recorder.capture import python_stacks
-from hangscope.recorder.process import linux_process, process_roles
-from hangscope.recorder.rundir.node_dir import NodeDir
 
 MOST = 32
 

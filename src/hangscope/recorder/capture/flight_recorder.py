@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from hangscope.incident.node_dir import NodeDir
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.recorder_questions import MOST_MEMORY, recorders
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import ServerAnswer, ask
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Patience
 from hangscope.sources.flight_recorder.outside import CannotRead, dump_bytes, open_process

@@ -21,10 +21,10 @@ from typing import Any
 
 from hangscope.incident import gpu_core, manifest
 from hangscope.incident.layout import GPUS_ASKED_FILE, GPUS_ASKED_SCHEMA
+from hangscope.incident.node_dir import NodeDir
 from hangscope.incident.written_before import GROWING
+from hangscope.processes import hold_launcher, linux_process, target_rights
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import hold_launcher, linux_process, target_rights
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.setup import gpu_core_settings
 from hangscope.safeio.held import status_of
 from hangscope.safeio.pipes import NOBODY_LISTENS, open_pipe

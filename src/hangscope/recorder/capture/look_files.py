@@ -7,9 +7,9 @@ import pickle
 from collections.abc import Iterable
 from typing import Any
 
+from hangscope.incident.node_dir import NodeDir
 from hangscope.recorder.live.looks import Look
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.rundir.node_dir import NodeDir
 
 _BEGINS = b"\x80\x02}"
 _ENDS = b"."

@@ -10,8 +10,8 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from hangscope.recorder.process.target_rights import Rights
-from hangscope.recorder.rundir.node_dir import NodeDir
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes.target_rights import Rights
 from hangscope.recorder.setup.variables import DUMP_NAMES
 
 MAX_BYTES = 32 << 20

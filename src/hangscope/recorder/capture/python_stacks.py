@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.incident import manifest
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes import linux_process, target_rights
+from hangscope.processes.programs import MOST_MEMORY, PY_SPY_S, py_spy, run_bounded
+from hangscope.processes.target_rights import Rights
 from hangscope.recorder.live.find_ranks import RankProcess, is_python
 from hangscope.recorder.live.worker_server import ask
-from hangscope.recorder.process import linux_process, target_rights
-from hangscope.recorder.process.programs import MOST_MEMORY, PY_SPY_S, py_spy, run_bounded
-from hangscope.recorder.process.target_rights import Rights
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Patience
 from hangscope.sources import stacks

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hangscope.incident.layout import NODE_FILE
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes import linux_process
 from hangscope.recorder.capture import gpu_cores
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import run_directory
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.rundir.peer_files import NodeStatus
 from hangscope.safeio import bounded_json
 

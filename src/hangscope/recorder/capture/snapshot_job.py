@@ -14,6 +14,9 @@ from pathlib import Path
 from hangscope.errors import NotFoundError
 from hangscope.incident import manifest
 from hangscope.incident.layout import MANIFEST, safe_name
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes import linux_process, process_roles, target_rights
+from hangscope.processes.target_rights import Rights
 from hangscope.recorder.capture import snapshot_gpus
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.capture.node_facts import NodeFacts
@@ -30,11 +33,8 @@ from hangscope.recorder.live.node_ranks import BOX_S
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.two_samples import TwoSamples
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import linux_process, process_roles, target_rights
-from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.job_identity import JobIdentity, identify
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.rundir.peer_files import NodeStatus
 from hangscope.recorder.setup.blackbox_library import FOLDER
 from hangscope.safeio.walk import entries

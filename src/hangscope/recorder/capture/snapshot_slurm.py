@@ -23,16 +23,16 @@ from hangscope.incident.collect import job_nodes
 from hangscope.incident.collect.job_nodes import SlurmPart
 from hangscope.incident.layout import safe_name
 from hangscope.incident.manifest import Missing
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes import linux_process
+from hangscope.processes.isolated_python import hangscope_command
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.capture.snapshot_job import started_at, watched
 from hangscope.recorder.capture.snapshot_target import is_folder, may_follow
 from hangscope.recorder.live import find_ranks
-from hangscope.recorder.process import linux_process
-from hangscope.recorder.process.isolated_python import hangscope_command
 from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.job_identity import JobIdentity, identify
-from hangscope.recorder.rundir.node_dir import NodeDir
 
 STEP_S = 120.0
 """For all nodes together: a capture takes fifteen seconds at most."""

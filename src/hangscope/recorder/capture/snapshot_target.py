@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hangscope.incident.layout import safe_name
-from hangscope.recorder.process import linux_process, target_rights
-from hangscope.recorder.process.target_rights import Rights
+from hangscope.processes import linux_process, target_rights
+from hangscope.processes.target_rights import Rights
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.job_identity import JobIdentity
 from hangscope.safeio.held import status_of

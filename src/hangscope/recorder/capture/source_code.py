@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes import linux_process
 from hangscope.recorder.live.source_lines import SourceLines, path_for
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process import linux_process
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.text import is_own_code
 
 SCHEMA = "hangscope.source/1"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, wait
 from typing import Any
 
-from hangscope.recorder.rundir.node_dir import NodeDir
+from hangscope.incident.node_dir import NodeDir
 
 
 class SourcePool:

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hangscope.processes import linux_process
 from hangscope.recorder.doctor.examine_node import ExaminedNode, node_findings
 from hangscope.recorder.doctor.finding import NOTE, OK, PROBLEM, SEVERITIES, WARNING, DoctorFinding
-from hangscope.recorder.process import linux_process
 from hangscope.recorder.setup import blackbox_library, ring_cost
 from hangscope.recorder.setup.backends import WORKER_SERVER_SINCE, families, records, writes_file
 from hangscope.recorder.setup.checks import check

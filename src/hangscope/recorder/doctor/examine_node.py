@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hangscope.processes.isolated_python import clean_environment, isolated
+from hangscope.processes.programs import find_program
 from hangscope.recorder.doctor.finding import NOTE, OK, WARNING, DoctorFinding
-from hangscope.recorder.process.isolated_python import clean_environment, isolated
-from hangscope.recorder.process.programs import find_program
 from hangscope.recorder.setup import gpu_core_settings
 from hangscope.recorder.setup.setting_problems import Setting
 from hangscope.sources import slices

@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hangscope.processes.linux_process import ProcessHandle
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.metrics import Metrics
 from hangscope.recorder.agent.node_agent import Agent, AgentOptions
@@ -29,7 +30,6 @@ from hangscope.recorder.launch.find_job import RunningJob
 from hangscope.recorder.launch.finish_run import AFTER_SIGNAL_S, finish
 from hangscope.recorder.launch.push_to_server import ServerOptions, ServerPush
 from hangscope.recorder.launch.run_job import check_times, open_metrics
-from hangscope.recorder.process.linux_process import ProcessHandle
 from hangscope.recorder.rundir import run_directory, tidy
 from hangscope.recorder.rundir.job_identity import JobIdentity, identify
 from hangscope.recorder.rundir.run_directory import RunFolders

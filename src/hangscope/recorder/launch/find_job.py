@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hangscope.errors import NotFoundError, SettingsError
+from hangscope.processes import linux_process, process_roles, target_rights
+from hangscope.processes.target_rights import Rights
 from hangscope.recorder.capture.snapshot_target import environment_of, is_folder, is_of_its_writer, may_follow
 from hangscope.recorder.live import find_ranks
 from hangscope.recorder.live.find_ranks import RankProcess
-from hangscope.recorder.process import linux_process, process_roles, target_rights
-from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.setup.blackbox_library import FOLDER
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hangscope.errors import SettingsError
-from hangscope.recorder.process import linux_process
+from hangscope.processes import linux_process
 from hangscope.recorder.rundir.job_identity import JobIdentity
 from hangscope.recorder.setup import blackbox_library, settings
 from hangscope.recorder.setup.default_settings import PIPE_NAMES

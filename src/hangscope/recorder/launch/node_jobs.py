@@ -11,10 +11,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hangscope.processes import linux_process, process_roles, target_rights
 from hangscope.recorder.launch import find_job
 from hangscope.recorder.launch.rank_sockets import OWNER
 from hangscope.recorder.live import find_ranks
-from hangscope.recorder.process import linux_process, process_roles, target_rights
 from hangscope.recorder.rundir.job_identity import identify
 
 LOADS_S = 900.0

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.__about__ import __version__
+from hangscope.processes.isolated_python import clean_environment, hangscope_command
 from hangscope.push.spool import END, ROSTER, Spool
 from hangscope.recorder.capture.node_facts import NodeFacts
-from hangscope.recorder.process.isolated_python import clean_environment, hangscope_command
 
 LOOK_S = 2.0
 ROSTER_S = 30.0

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hangscope.errors import SettingsError
-from hangscope.recorder.process import linux_process
+from hangscope.processes import linux_process
 
 PREFIX = "hangscope-"
 _LONGEST_NAME = len("/4194304.sock")

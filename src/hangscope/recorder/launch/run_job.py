@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hangscope.errors import LaunchError, SettingsError
+from hangscope.processes import linux_process
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.metrics import Metrics
 from hangscope.recorder.agent.never_seen import one_rank_a_run
@@ -27,7 +28,6 @@ from hangscope.recorder.launch.push_to_server import ServerOptions, ServerPush
 from hangscope.recorder.launch.start_command import Command
 from hangscope.recorder.launch.term_grace import grace_s
 from hangscope.recorder.live.companion_hook import with_companion
-from hangscope.recorder.process import linux_process
 from hangscope.recorder.rundir import tidy
 from hangscope.recorder.rundir.job_identity import JobIdentity, identify
 from hangscope.recorder.rundir.run_directory import RunFolders

@@ -26,7 +26,7 @@ from types import FrameType
 from typing import Any
 
 from hangscope.errors import LaunchError
-from hangscope.recorder.process import linux_process
+from hangscope.processes import linux_process
 from hangscope.safeio.held import handed_over
 
 _TO_GROUP = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)

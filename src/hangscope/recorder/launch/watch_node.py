@@ -25,12 +25,12 @@ from pathlib import Path
 
 from hangscope.errors import SettingsError
 from hangscope.incident.layout import safe_name
+from hangscope.processes import rights_helper, thread_activity
+from hangscope.processes.isolated_python import hangscope_command
+from hangscope.processes.thread_activity import Sample
 from hangscope.recorder.agent import metrics_server
 from hangscope.recorder.agent.metrics import escape
 from hangscope.recorder.launch.node_jobs import Name, NodeJob, NodeJobs, is_alive
-from hangscope.recorder.process import rights_helper, thread_activity
-from hangscope.recorder.process.isolated_python import hangscope_command
-from hangscope.recorder.process.thread_activity import Sample
 from hangscope.safeio.safe_files import make_one, read_file, remove_tree
 from hangscope.text import duration
 

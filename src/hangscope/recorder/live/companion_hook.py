@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hangscope.recorder.process import linux_process
+from hangscope.processes import linux_process
 
 COMPANION = Path(__file__).with_name("companion")
 _TAKES_WORD = "WX"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.engine_roles import numbers
-from hangscope.recorder.process import linux_process, process_roles, target_rights
+from hangscope.processes import linux_process, process_roles, target_rights
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Refused, open_file
 

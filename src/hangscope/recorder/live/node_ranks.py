@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hangscope.processes import linux_process, process_roles
 from hangscope.recorder.live import companion_hook, find_ranks
 from hangscope.recorder.live.boxes import box_identity
 from hangscope.recorder.live.boxes.box_watch import BoxWatch
 from hangscope.recorder.live.find_ranks import RankProcess, Registry
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import Asker, Question, Topic
-from hangscope.recorder.process import linux_process, process_roles
 
 LOOK_S = 5.0
 """Between two looks, once all that were announced are there."""

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import Any
 
-from hangscope.recorder.process.programs import PY_SPY_S, py_spy, run_bounded
+from hangscope.processes.programs import PY_SPY_S, py_spy, run_bounded
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Patience
 from hangscope.sources import stacks

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hangscope.processes.process_activity import ActivitySample
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.process.process_activity import ActivitySample
 
 LOOK_S = 2.0
 REMEMBERED_S = 15.0

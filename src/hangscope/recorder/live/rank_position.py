@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hangscope.processes import thread_activity
+from hangscope.processes.thread_activity import Sample
 from hangscope.recorder.live.thread_waits import StackFrame, ThreadStack, ThreadWait
-from hangscope.recorder.process import thread_activity
-from hangscope.recorder.process.thread_activity import Sample
 
 
 @dataclass(slots=True)

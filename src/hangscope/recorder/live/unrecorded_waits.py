@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hangscope.processes import linux_process, thread_activity
+from hangscope.processes.process_activity import ActivitySample
 from hangscope.recorder.live.pyspy_sampler import PySpySampler
 from hangscope.recorder.live.source_lines import SourceLines
 from hangscope.recorder.live.thread_waits import (
@@ -24,8 +26,6 @@ from hangscope.recorder.live.thread_waits import (
 )
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import Asker, Question, Topic
-from hangscope.recorder.process import linux_process, thread_activity
-from hangscope.recorder.process.process_activity import ActivitySample
 
 STACKS = "hangscope_stacks"
 BEGINS = 0.5

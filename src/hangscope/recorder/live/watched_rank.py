@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.engine_roles import Role
+from hangscope.processes import linux_process, process_facts, process_roles, target_rights
+from hangscope.processes.file_waits import FileWaits
+from hangscope.processes.linux_process import ProcessHandle
+from hangscope.processes.process_activity import Activity
+from hangscope.processes.target_rights import Rights
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.learn_sites import CallSites
 from hangscope.recorder.live.rank_position import RankPosition
 from hangscope.recorder.live.unfinished_ops import RankProgress, rows
-from hangscope.recorder.process import linux_process, process_facts, process_roles, target_rights
-from hangscope.recorder.process.file_waits import FileWaits
-from hangscope.recorder.process.linux_process import ProcessHandle
-from hangscope.recorder.process.process_activity import Activity
-from hangscope.recorder.process.target_rights import Rights
 from hangscope.sources.flight_recorder.outside import OutsideProcess
 
 MOST_GROUPS = 4096

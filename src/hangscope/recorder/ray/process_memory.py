@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hangscope.recorder.process.linux_process import PROC
+from hangscope.processes.linux_process import PROC
 
 _MOST_MAPS = 16 << 20
 _MOST_SYMBOLS = 8 << 20

@@ -17,16 +17,16 @@ from typing import Any
 
 from hangscope.incident import manifest
 from hangscope.incident.layout import safe_name
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes import linux_process, process_facts
+from hangscope.processes.process_activity import ActivitySample
+from hangscope.processes.target_rights import Rights
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.capture.snapshot_job import started_at, watched
 from hangscope.recorder.live.find_ranks import MOST, RankProcess
-from hangscope.recorder.process import linux_process, process_facts
-from hangscope.recorder.process.process_activity import ActivitySample
-from hangscope.recorder.process.target_rights import Rights
 from hangscope.recorder.ray import ray_processes, ray_stacks
 from hangscope.recorder.ray.ray_processes import RayProcess
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.safeio.safe_files import read_file
 from hangscope.safeio.walk import entries
 from hangscope.text import is_own_code

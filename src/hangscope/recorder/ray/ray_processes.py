@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from hangscope.recorder.process import linux_process
+from hangscope.processes import linux_process
 from hangscope.recorder.ray.process_memory import current_environment
 
 MOST = 512

@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from hangscope.recorder.process.linux_process import PROC
-from hangscope.recorder.process.programs import PY_SPY_S, py_spy, run_bounded
+from hangscope.processes.linux_process import PROC
+from hangscope.processes.programs import PY_SPY_S, py_spy, run_bounded
 from hangscope.recorder.ray.process_memory import ProcessMemory, ids_held
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Patience

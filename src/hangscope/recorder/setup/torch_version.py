@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hangscope.recorder.process.isolated_python import clean_environment, isolated
+from hangscope.processes.isolated_python import clean_environment, isolated
 from hangscope.safeio.owners import is_ours_alone
 
 _ASSIGNMENT = re.compile(r"^(__version__|cuda|hip|xpu)\b[^=\n]*=\s*(?:['\"]([^'\"\n]*)['\"]|None)", re.MULTILINE)

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from hangscope.errors import InputError
-from hangscope.recorder.process.isolated_python import helper_command
+from hangscope.processes.isolated_python import helper_command
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Shelf, read_file
 from hangscope.server.digest import digest_child, issue_groups

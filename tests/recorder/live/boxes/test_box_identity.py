@@ -17,7 +17,7 @@ def box(pid: int, *comms: tuple[int, int, int]) -> LiveBox:
 @pytest.fixture
 def environs(monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, str]]:
     found: dict[int, dict[str, str]] = {}
-    monkeypatch.setattr("hangscope.recorder.process.linux_process.environment", lambda pid: found.get(pid, {}))
+    monkeypatch.setattr("hangscope.processes.linux_process.environment", lambda pid: found.get(pid, {}))
     return found
 
 
@@ -73,6 +73,6 @@ def test_replicas_are_told_apart_by_their_titles(
 ) -> None:
     """Replicas of an engine each count from 0 in NCCL; what the engine titles them says which is which, at once."""
     named = dict(zip(range(10, 14), titles, strict=True))
-    monkeypatch.setattr("hangscope.recorder.process.linux_process.command_line", lambda pid: [named[pid]])
+    monkeypatch.setattr("hangscope.processes.linux_process.command_line", lambda pid: [named[pid]])
     boxes = {pid: box(pid, (pid // 2, pid % 2, 2)) for pid in range(10, 14)}
     assert [each.rank for each in identify(boxes, {}, ())] == wanted

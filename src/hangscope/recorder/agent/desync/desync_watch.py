@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from hangscope.incident.layout import as_bytes, as_json
+from hangscope.incident.node_dir import NodeDir
 from hangscope.recorder.agent.diagnose_process import DiagnosisProcess, Verdict
 from hangscope.recorder.agent.watcher import Trouble
 from hangscope.recorder.capture.capture_node import NodeCapture
@@ -22,7 +23,6 @@ from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.live.looks import Look
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.rundir import peer_files, run_directory
-from hangscope.recorder.rundir.node_dir import NodeDir
 from hangscope.recorder.rundir.run_directory import PeerAgent, RunFolders
 from hangscope.safeio.safe_files import make_folder, remove_tree, write_below
 

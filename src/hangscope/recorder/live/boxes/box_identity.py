@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from hangscope import engine_roles
+from hangscope.processes import linux_process, process_roles
 from hangscope.recorder.live.boxes.live_box import LiveBox
 from hangscope.recorder.live.find_ranks import MOST, RankProcess
-from hangscope.recorder.process import linux_process, process_roles
 
 NUMBERS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 """Where launchers say which process of the job this is, the most particular first."""

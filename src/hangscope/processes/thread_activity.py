@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hangscope.recorder.process import linux_process
+from hangscope.processes import linux_process
 
 BUSY = 0.05
 SPINS = 0.9

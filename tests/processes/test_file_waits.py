@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.recorder.process.file_waits import FileWaits, file_wait, mount_of, read_mounts
+from hangscope.processes.file_waits import FileWaits, file_wait, mount_of, read_mounts
 from kits import hung_mount
 
 needs_fuse = pytest.mark.skipif(not hung_mount.possible(), reason="needs root, /dev/fuse and the right to mount")

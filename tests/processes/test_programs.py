@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hangscope.recorder.process.programs import run_bounded
+from hangscope.processes.programs import run_bounded
 
 
 def test_of_a_program_that_prints_without_end_a_bounded_part_is_held() -> None:

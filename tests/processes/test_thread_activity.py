@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.recorder.process.thread_activity import Sample, works
+from hangscope.processes.thread_activity import Sample, works
 
 
 @pytest.mark.parametrize(

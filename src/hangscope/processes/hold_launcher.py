@@ -17,8 +17,8 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from hangscope.recorder.process import linux_process
-from hangscope.recorder.process.isolated_python import clean_environment, helper_command
+from hangscope.processes import linux_process
+from hangscope.processes.isolated_python import clean_environment, helper_command
 
 BEGIN_S = 5.0
 """For the helper to start and to stop the launcher."""

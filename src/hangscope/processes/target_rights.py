@@ -23,8 +23,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from hangscope.recorder.process import helpers, linux_process
-from hangscope.recorder.process.rights_helper import CANNOT, MOST_LISTED, NO_CONTAINER, capabilities
+from hangscope.processes import helpers, linux_process
+from hangscope.processes.rights_helper import CANNOT, MOST_LISTED, NO_CONTAINER, capabilities
 from hangscope.safeio.beneath import NotHere, is_procfs
 from hangscope.safeio.safe_files import Patience, Refused, open_file, read_bounded
 

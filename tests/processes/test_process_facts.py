@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.incident.node_dir import NodeDir
+from hangscope.processes import process_facts
 from hangscope.recorder.capture import (
     output_files,
 )
-from hangscope.recorder.process import process_facts
-from hangscope.recorder.rundir.node_dir import NodeDir
 
 
 def test_output_that_went_to_a_file_is_found(tmp_path: Path) -> None:

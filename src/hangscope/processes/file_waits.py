@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hangscope.recorder.process import linux_process
+from hangscope.processes import linux_process
 
 MOST_PROCESSES = 64
 MOST_THREADS = 256

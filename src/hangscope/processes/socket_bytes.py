@@ -13,7 +13,7 @@ import socket
 import struct
 from collections.abc import Iterable
 
-from hangscope.recorder.process.linux_process import PROC
+from hangscope.processes.linux_process import PROC
 
 _SOCK_DIAG = 4
 _BY_FAMILY = 20

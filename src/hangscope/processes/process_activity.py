@@ -11,7 +11,7 @@ import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hangscope.recorder.process import linux_process, socket_bytes, thread_activity
+from hangscope.processes import linux_process, socket_bytes, thread_activity
 
 BUSY = 0.05
 """More than this share of one core is work: what asks a rank for its state costs it less."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from hangscope.engine_roles import Role, of_words, with_replicas
-from hangscope.recorder.process import linux_process
+from hangscope.processes import linux_process
 
 MOST_PROCESSES = 4096
 _MOST_ABOVE = 4

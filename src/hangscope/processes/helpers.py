@@ -10,10 +10,10 @@ import subprocess
 import threading
 from typing import IO, Any, NamedTuple
 
-from hangscope.recorder.process.isolated_python import helper_command
+from hangscope.processes.isolated_python import helper_command
 from hangscope.safeio.safe_files import Refused
 
-MODULE = "hangscope.recorder.process.rights_helper"
+MODULE = "hangscope.processes.rights_helper"
 _HEAD_BYTES = 64 << 10
 _IDLE = 4
 """Of one set of rights: as many as are asked at once."""

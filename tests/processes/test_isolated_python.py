@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.recorder.process.isolated_python import clean_environment, hangscope_command
+from hangscope.processes.isolated_python import clean_environment, hangscope_command
 
 HANGSCOPE = Path(sys.executable).with_name("hangscope")
 NAMES = sorted(
@@ -27,7 +27,7 @@ NAMES = sorted(
     }
     - {"__main__"}
 )
-CASE = Path(__file__).parents[2] / "cases" / "skipped"
+CASE = Path(__file__).parents[1] / "cases" / "skipped"
 POISON = """
 import posix
 _ran = posix.open({ran!r}, posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT, 0o666)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from hangscope.recorder.process.process_activity import ActivitySample
+from hangscope.processes.process_activity import ActivitySample
 
 MAIN_SLEEPS = """
 import threading, time

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.recorder.process import linux_process
+from hangscope.processes import linux_process
 
 
 @pytest.mark.parametrize(("ending", "status"), [("exit 3", 3), ("kill -9 $$", -9), ("exit 0", 0)])

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_PACKAGES = str(Path(__file__).parents[3])
+_PACKAGES = str(Path(__file__).parents[2])
 """Where hangscope itself lies: a helper is of the same version as who starts it."""
 _RUN_VERB = "import runpy; runpy.run_module('hangscope', None, '__main__')"
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder.process import linux_process
-from hangscope.recorder.process.target_rights import Rights
+from hangscope.processes import linux_process
+from hangscope.processes.target_rights import Rights
 
 GONE: Mapping[str, Any] = {"state": "gone", "wait_channel": None, "syscall": None, "syscall_file": None}
 """What is known of a process that is no longer there."""
