@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import hangscope
 from cli_reference import Verb, verbs
-from hangscope.report.export import schema
+from hangscope.report.contract_schema import schema
 from hangscope.report.terminal import render_text
 
 ROOT = Path(__file__).parents[1]

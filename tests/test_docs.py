@@ -22,7 +22,7 @@ import pytest
 
 import hangscope
 from hangscope.cli.main import VERBS, cli, main
-from hangscope.report.export import schema
+from hangscope.report.contract_schema import schema
 from hangscope.sources import slices
 
 ROOT = Path(__file__).parents[1]

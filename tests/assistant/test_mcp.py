@@ -19,7 +19,7 @@ from hangscope.assistant.kind_texts import CONFIDENCE, KINDS
 from hangscope.cli.main import main
 from hangscope.diagnosis.verdict import SCHEMA
 from hangscope.errors import NotFoundError, SettingsError
-from hangscope.report.export import schema
+from hangscope.report.contract_schema import schema
 
 anyio = pytest.importorskip("anyio")
 mcp = pytest.importorskip("mcp", reason="the extra mcp is not installed")

@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 
 import hangscope as package
 from hangscope.cli.main import GROUPS, INTERNAL_ERROR, VERBS, main
-from hangscope.report.export import schema
+from hangscope.report.contract_schema import schema
 
 PACKAGE = Path(package.__file__).parent
 CASES = Path(__file__).parents[1] / "cases"

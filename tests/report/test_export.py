@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import os
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
+import hangscope.report
 from hangscope.diagnosis.verdict import CauseKind, Culprit, Lateness, Place, SeenIn, Victim
 from hangscope.model import Frame
-from hangscope.report.export import schema, to_dict, to_json
+from hangscope.report.contract_schema import schema
+from hangscope.report.export import to_dict, to_json
 from hangscope.verdict_words import Outcome
 from kits import sample_verdicts
 
@@ -164,6 +167,8 @@ def test_values_are_those_of_the_contract() -> None:
             "where": None,
             "storage": None,
             "role": None,
+            "device": None,
+            "task": None,
         }
     ]
     assert value["victims"][0] == {
@@ -220,7 +225,21 @@ def test_numbers_of_numpy_and_numbers_that_are_none_can_be_written() -> None:
 
 
 def test_the_schema_is_a_file_of_the_package() -> None:
-    """The schema lies beside the code that writes it, so that an installed package has it."""
-    import hangscope.report
+    """The schema lies beside the code that writes it, for programs that are not Python, and is the one of the classes.
 
-    assert (Path(hangscope.report.__file__).parent / "diagnosis.schema.json").is_file()
+    `HANGSCOPE_UPDATE_GOLDEN=1 pytest tests/report/test_export.py` writes it anew.
+    """
+    file = Path(hangscope.report.__file__).parent / "diagnosis.schema.json"
+    made = json.dumps(schema(), indent=2, ensure_ascii=False) + "\n"
+    if os.environ.get("HANGSCOPE_UPDATE_GOLDEN"):
+        file.write_text(made, encoding="utf-8")
+    assert file.read_text(encoding="utf-8") == made
+
+
+def test_a_field_of_a_culprit_is_seen_in_json_and_schema() -> None:
+    """A field is added to the class alone: the JSON has it, and the schema says what it may be."""
+    properties = schema()["properties"]["culprits"]["items"]["properties"]
+    value = to_dict(sample_verdicts.absent())["culprits"][0]
+    for one in fields(Culprit):
+        assert one.name in properties
+        assert one.name in value

@@ -20,7 +20,8 @@ from jsonschema import Draft202012Validator
 import hangscope
 from hangscope.diagnosis.evidence.code_lines import user_frame
 from hangscope.diagnosis.verdict import CauseKind, Completeness, Culprit, Diagnosis, Link, LinkEnd, Victim
-from hangscope.report.export import schema, to_json
+from hangscope.report.contract_schema import schema
+from hangscope.report.export import to_json
 from hangscope.report.rank_strip import assign
 from hangscope.report.safe_text import safe, whole
 from hangscope.report.terminal import render, render_text

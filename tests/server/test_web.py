@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 import pytest
 from sqlalchemy import select, update
 
-from hangscope.report.export import schema
+from hangscope.report.contract_schema import schema
 from hangscope.server.digest import issue_groups
 from hangscope.server.digest.fingerprint import fingerprint
 from hangscope.server.retention import clear_expired
