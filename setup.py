@@ -16,7 +16,7 @@ BOUND = ["-Wl,-z,relro", "-Wl,-z,now"]
 BLACK_BOX = Extension(
     "hangscope.recorder.setup.libhangscope_blackbox",
     sources=["native/blackbox.c"],
-    depends=["native/blackbox_layout.h", "native/nccl_profiler_abi.h"],
+    depends=["native/blackbox_layout.h", "native/nccl_profiler_abi.h", "native/next_profiler.h"],
     extra_compile_args=["-std=gnu11", "-O2", "-fvisibility=hidden", "-pthread", *HARDENED],
     # nodelete: NCCL unloads a plugin with the last communicator, while our heartbeat may still run
     extra_link_args=["-pthread", "-Wl,-z,nodelete", "-ldl", *BOUND],

@@ -12,12 +12,15 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -761,6 +764,8 @@ static void *new_comm(const char *name, uint64_t hash, int nodes, int ranks, int
   return NULL;
 }
 
+static void say_trouble(np_logger log);
+
 static int init(int version, void *caller, void **context, int *mask, const char *name, uint64_t hash, int nodes,
                 int ranks, int rank, np_logger log) {
   const char *path = NULL;
@@ -771,6 +776,7 @@ static int init(int version, void *caller, void **context, int *mask, const char
     path = open_box(version, caller);
     box.failed = !path;
     if (log && path) log(3, 1, "blackbox.c", __LINE__, "hangscope black box: %s", path);
+    say_trouble(log);
     if (log && !path) log(3, 1, "blackbox.c", __LINE__, "hangscope black box: no file could be made: %s", strerror(errno));
   }
   if (box.header) {
@@ -817,7 +823,4 @@ static int init_v6(void **context, uint64_t hash, int *mask, const char *name, i
   return init(6, __builtin_return_address(0), context, mask, name, hash, nodes, ranks, rank, log);
 }
 
-EXPORT struct np_plugin_v3 ncclProfiler_v3 = {"hangscope", init_v3, start_v3, stop, record, finalize};
-EXPORT struct np_plugin_v4 ncclProfiler_v4 = {"hangscope", init_v4, start_v4, stop, record, finalize};
-EXPORT struct np_plugin_v5 ncclProfiler_v5 = {"hangscope", init_v5, start_v5, stop, record, finalize};
-EXPORT struct np_plugin_v5 ncclProfiler_v6 = {"hangscope", init_v6, start_v6, stop, record, finalize};
+#include "next_profiler.h"

@@ -20,6 +20,8 @@ class Built:
     plugin: Path
     empty: Path
     drive: Path
+    counting: Path
+    drive_mask: Path
 
 
 def compiles(*flags: str) -> bool:
@@ -36,13 +38,39 @@ def compiles(*flags: str) -> bool:
 @functools.cache
 def build(*flags: str) -> Built:
     folder = Path(tempfile.mkdtemp(prefix="hangscope-native-"))
-    built = Built(folder / "blackbox.so", folder / "empty.so", folder / "drive")
+    names = ("blackbox.so", "empty.so", "drive", "counting.so", "drive_mask")
+    built = Built(*(folder / name for name in names))
     shared = ("-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-O2", *WARNINGS, *flags, f"-I{NATIVE}")
     for command in (
         [*shared, "-Wl,-z,nodelete", NATIVE / "blackbox.c", "-o", built.plugin, "-ldl"],
         [*shared, HERE / "empty_plugin.c", "-o", built.empty],
+        [*shared, HERE / "counting_plugin.c", "-o", built.counting],
         ["-pthread", "-O2", *WARNINGS, *flags, HERE / "drive.c", "-o", built.drive, "-ldl"],
+        # no-pie: the strings whose places it hands out lie at the same place in every run
+        ["-pthread", "-no-pie", "-O2", *WARNINGS, *flags, HERE / "drive_mask.c", "-o", built.drive_mask, "-ldl"],
     ):
         done = subprocess.run([str(COMPILER), *command], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     return built
+
+
+@functools.cache
+def counting(oldest: int, newest: int) -> Path:
+    """The counting plugin with some versions of the interface alone."""
+    library = Path(tempfile.mkdtemp(prefix="hangscope-native-")) / "counting.so"
+    versions = (f"-DOLDEST={oldest}", f"-DNEWEST={newest}")
+    subprocess.run(
+        [
+            str(COMPILER),
+            "-fPIC",
+            "-shared",
+            *WARNINGS,
+            *versions,
+            f"-I{NATIVE}",
+            HERE / "counting_plugin.c",
+            "-o",
+            library,
+        ],
+        check=True,
+    )
+    return library

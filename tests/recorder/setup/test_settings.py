@@ -661,3 +661,31 @@ def test_the_page_describes_every_variable() -> None:
         for backend in ("nccl", "nccl-legacy", "gloo", "xccl", "hccl", "mpi", None):
             everything |= make(release, backend, nccl_debug="INFO").variables.keys()
     assert everything <= rows.keys()
+
+
+def _blackbox_of(tmp_path: Path, **environ: str) -> dict[str, str]:
+    chosen = plan(
+        torch_version="2.11.0",
+        backend="nccl",
+        directory=tmp_path,
+        job="j",
+        attempt="0",
+        host="n",
+        environ=environ,
+        plugin=Path("/ours/libhangscope_blackbox.so"),
+    ).variables
+    return {name: chosen[name] for name in ("NCCL_PROFILER_PLUGIN", "HANGSCOPE_NEXT_PROFILER") if name in chosen}
+
+
+def test_the_black_box_is_set_in_front_of_another_plugin(tmp_path: Path) -> None:
+    """A plugin that was set, or that NCCL would find, is named for ours to load; what is switched off stays off."""
+    ours = {"NCCL_PROFILER_PLUGIN": "/ours/libhangscope_blackbox.so"}
+    assert _blackbox_of(tmp_path) == ours
+    assert _blackbox_of(tmp_path, NCCL_PROFILER_PLUGIN="inspector") == {**ours, "HANGSCOPE_NEXT_PROFILER": "inspector"}
+    found = tmp_path / "libnccl-profiler.so"
+    found.touch()
+    assert _blackbox_of(tmp_path, LD_LIBRARY_PATH=str(tmp_path)) == {**ours, "HANGSCOPE_NEXT_PROFILER": str(found)}
+    assert _blackbox_of(tmp_path, NCCL_PROFILER_PLUGIN="none") == {}
+    assert _blackbox_of(tmp_path, NCCL_PROFILER_PLUGIN="inspector", HANGSCOPE_NEXT_PROFILER="none") == {}
+    again = {"NCCL_PROFILER_PLUGIN": "/ours/libhangscope_blackbox.so", "HANGSCOPE_NEXT_PROFILER": "inspector"}
+    assert _blackbox_of(tmp_path, **again) == {}

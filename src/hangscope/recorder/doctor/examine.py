@@ -225,11 +225,11 @@ def _blackbox_findings(setting: Setting, torch: TorchInstall | None) -> Iterator
     nccl = release_of(torch.nccl) if torch is not None else None
     taken = blackbox_library.others_plugin(setting.environ)
     library = blackbox_library.library()
-    if taken is not None:
-        said = f"NCCL takes one profiler plugin, and {taken} is set"
-        yield DoctorFinding("blackbox", NOTE, what, f"{said}; {why}", "unset NCCL_PROFILER_PLUGIN, if it is not needed")
-    elif setting.environ.get(blackbox_library.PLUGIN, "").lower() == "none":
+    if setting.environ.get(blackbox_library.PLUGIN, "").lower() == "none":
         yield DoctorFinding("blackbox", NOTE, what, f"NCCL_PROFILER_PLUGIN=none; {why}", "unset it")
+    elif blackbox_library.stays_alone(setting.environ):
+        said = f"{taken} is NCCL's profiler plugin, and {blackbox_library.NEXT}=none keeps it alone"
+        yield DoctorFinding("blackbox", NOTE, what, f"{said}; {why}", f"unset {blackbox_library.NEXT}")
     elif setting.release is not None and setting.release < blackbox_library.FIRST_TORCH:
         yield DoctorFinding("blackbox", NOTE, what, f"its NCCL is older than 2.26; {why}", "use torch 2.7 or later")
     elif nccl is not None and nccl < blackbox_library.FIRST_NCCL:
@@ -240,6 +240,8 @@ def _blackbox_findings(setting: Setting, torch: TorchInstall | None) -> Iterator
     else:
         set_ = setting.environ.get(blackbox_library.PLUGIN) == str(library)
         how = "it is set" if set_ else "hangscope run and hangscope env set it"
+        if taken is not None:
+            how += f", in front of {taken}, to which it passes on every call of NCCL's"
         yield DoctorFinding("blackbox", OK, f"NCCL's black box is there: {library}", how)
 
 

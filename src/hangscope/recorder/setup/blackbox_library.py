@@ -1,7 +1,7 @@
 """The black box's library: whether NCCL can load it here, and where its files go.
 
 NCCL takes one profiler plugin a process. Where somebody else's is set, or lies on the library path under the name that
-NCCL looks for by itself, it stays.
+NCCL looks for by itself, ours is set in front of it, loads it, and passes every call on (native/next_profiler.h).
 
 It tells an operation that runs from one that waits, by its transfers over the network, without PyTorch's start events,
 which cost 23 µs an operation.
@@ -16,6 +16,8 @@ from pathlib import Path
 from hangscope.recorder.setup.variables import Release
 
 PLUGIN = "NCCL_PROFILER_PLUGIN"
+NEXT = "HANGSCOPE_NEXT_PROFILER"
+"""The plugin that ours loads; ``none`` for no other, and beside a plugin that the user set: that one stays alone."""
 FOLDER = "HANGSCOPE_BLACKBOX_DIR"
 FIRST_TORCH: Release = (2, 7)
 """It brings NCCL 2.26, the first whose profiler interface tells which step of a transfer waits for what."""
@@ -42,6 +44,12 @@ def others_plugin(environ: Mapping[str, str]) -> str | None:
         if folder and Path(folder, "libnccl-profiler.so").is_file():
             return str(Path(folder, "libnccl-profiler.so"))
     return None
+
+
+def stays_alone(environ: Mapping[str, str]) -> bool:
+    """Whether the user wants no plugin at all, or the one that is set and no other."""
+    set_ = environ.get(PLUGIN, "")
+    return set_.lower() == "none" or (bool(set_) and not is_set(environ) and environ.get(NEXT, "").lower() == "none")
 
 
 def home(environ: Mapping[str, str]) -> Path:

@@ -106,14 +106,22 @@ class DefaultSettings:
                 wanted["NCCL_DEBUG_SUBSYS"] = _SUBSYSTEMS
         if "NCCL_RAS_ADDR" not in self.environ:
             wanted["NCCL_RAS_ADDR"] = address_for(self.job)
-        if self._has_blackbox():
-            wanted[blackbox_library.PLUGIN] = str(self.plugin)
-            wanted[blackbox_library.FOLDER] = self.places.blackbox
-        return {name: value for name, value in wanted.items() if name not in self.environ}
+        found = {name: value for name, value in wanted.items() if name not in self.environ}
+        return found | self._blackbox()
 
-    def _has_blackbox(self) -> bool:
+    def _blackbox(self) -> dict[str, str]:
+        """Our plugin, in front of another one where there is one: the only variable of a user's that is replaced."""
         known = self.release is None or self.release >= blackbox_library.FIRST_TORCH
-        return self.plugin is not None and known and blackbox_library.others_plugin(self.environ) is None
+        if self.plugin is None or not known or blackbox_library.stays_alone(self.environ):
+            return {}
+        wanted = {blackbox_library.FOLDER: self.places.blackbox}
+        other = blackbox_library.others_plugin(self.environ)
+        if other is not None:
+            wanted[blackbox_library.NEXT] = other
+        found = {name: value for name, value in wanted.items() if name not in self.environ}
+        if not blackbox_library.is_set(self.environ):
+            found[blackbox_library.PLUGIN] = str(self.plugin)
+        return found
 
     def _alone(self, name: str, value: str) -> dict[str, str]:
         """Set `name`, unless this torch does not read it, or the user set it, under this name or its deprecated one."""

@@ -132,6 +132,7 @@ def prepare(plan: SettingsPlan) -> SettingsPlan:
             warnings += [_left_out(name, variables.pop(name), reason) for name in names]
     if blackbox_library.FOLDER in plan.variables and blackbox_library.FOLDER not in variables:
         variables.pop(blackbox_library.PLUGIN, None)
+        variables.pop(blackbox_library.NEXT, None)
     gone = {value for name, value in plan.variables.items() if name not in variables}
     return replace(
         plan,

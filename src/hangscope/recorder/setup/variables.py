@@ -99,8 +99,9 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("NCCL_RAS_ENABLE", "text", None, _BOTH),
     Variable("NCCL_RAS_ADDR", "text", None, _BOTH),
     Variable("NCCL_PROFILER_PLUGIN", "text", None, _BOTH),
-    # Ours: where the black box's plugin puts its files.
+    # Ours: where the black box's plugin puts its files, and the profiler plugin that it loads beside itself.
     Variable("HANGSCOPE_BLACKBOX_DIR", "path", None, _BOTH),
+    Variable("HANGSCOPE_NEXT_PROFILER", "text", None, _BOTH),
 )
 
 BY_NAME: Mapping[str, Variable] = {variable.name: variable for variable in VARIABLES}
