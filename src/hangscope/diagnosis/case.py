@@ -14,6 +14,7 @@ from hangscope.diagnosis.align.call_order import Outlier, outliers
 from hangscope.diagnosis.align.divergence import Divergence, Shape, divergences
 from hangscope.diagnosis.align.lasting_shifts import LastingDifferences
 from hangscope.diagnosis.evidence.answer import Answer, Says, no, not_known, yes
+from hangscope.diagnosis.evidence.groups_apart import Apart, groups_apart
 from hangscope.diagnosis.evidence.learnt_sites import CallSites
 from hangscope.diagnosis.evidence.liveness import Is, Liveness
 from hangscope.diagnosis.evidence.running_kernels import RunningKernels
@@ -90,8 +91,17 @@ class Case:
         return max(self.waits.cycles(), key=len, default=[])
 
     @cached_property
+    def groups_apart(self) -> list[Apart]:
+        """Groups that ranks did not make alike."""
+        return groups_apart(self.job, self.vetted.disputed | self.vetted.copied)
+
+    @cached_property
     def outliers(self) -> dict[int, Outlier]:
-        """The ranks of the cycle that called something else than is usual there."""
+        """The ranks of the cycle that called something else than is usual there; none where a rank of it is inside of
+        what no recorder has: what that one calls next is not known."""
+        waits = [wait for rank in self.cycle for wait in self.waits.of[rank]]
+        if any(unit.arguments is not None for wait in waits for unit in wait.inside):
+            return {}
         return outliers(self.progress, self.cycle, len(self.cycle))
 
     @cached_property

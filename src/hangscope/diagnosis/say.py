@@ -9,20 +9,29 @@ from hangscope.diagnosis.at_work import ANNOUNCE, is_at_work, with_polls, with_w
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.causes import CAUSE_OF
-from hangscope.diagnosis.causes.shared.advice import SWITCH_ON, recorder_was_off, recording_would_tell, switch_on
+from hangscope.diagnosis.causes.shared.advice import (
+    SAME_GROUPS,
+    SWITCH_ON,
+    recorder_was_off,
+    recording_would_tell,
+    switch_on,
+)
 from hangscope.diagnosis.causes.shared.storage_words import storage_findings, storage_step
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.printed_errors import with_printed
-from hangscope.diagnosis.verdict import CauseKind
+from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits import program_waits
+from hangscope.model import ClaimedGroup
 from hangscope.text import duration, sentence
 
 _MOST_CHAINS = 4
+_OF_GROUPS = (CauseKind.ABSENT, CauseKind.MISMATCH, CauseKind.DEADLOCK, CauseKind.UNKNOWN)
 
 
 def say(case: Case, accusation: Accusation[Any]) -> Words:
     """The words for one accusation."""
     words = _with_storage(case, accusation, CAUSE_OF[accusation.grounds].words(case, accusation))
+    words = _with_groups(case, accusation, words)
     words = _with_programs(case, accusation, with_printed(case, accusation, words))
     if case.job.recovered_s is not None:
         return _pause(case, accusation, words, case.job.recovered_s)
@@ -37,6 +46,23 @@ def _with_storage(case: Case, accusation: Accusation[Any], words: Words) -> Word
     if step is None:
         return words
     return replace(words, why=[*words.why, *storage_findings(case, accusation.ranks)], steps=[step, *words.steps])
+
+
+def _with_groups(case: Case, accusation: Accusation[Any], words: Words) -> Words:
+    """Where ranks did not make their groups alike: what each says of the same one."""
+    if accusation.kind not in _OF_GROUPS or not accusation.hang or not case.groups_apart:
+        return words
+    found = [
+        Finding(f"group {apart.one.name} is {_claimed(apart.one)} and {_claimed(apart.other)}", sources)
+        for apart in case.groups_apart
+        for sources in [(apart.one.source, apart.other.source)]
+    ]
+    steps = words.steps if SAME_GROUPS in words.steps else [SAME_GROUPS, *words.steps]
+    return replace(words, why=[*found, *words.why], steps=steps)
+
+
+def _claimed(claim: ClaimedGroup) -> str:
+    return f"made of {ranks_text(claim.members)} on {ranks_text(claim.ranks)}"
 
 
 def _with_programs(case: Case, accusation: Accusation[Any], words: Words) -> Words:

@@ -306,6 +306,16 @@ class CallArguments:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimedGroup:
+    """The members that the recorders of some ranks list for a group of one name: `ranks` are those that say so."""
+
+    name: str
+    members: tuple[int, ...]
+    ranks: tuple[int, ...]
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
 class CallSite:
     """From where a rank made a call while all was well: what it most likely calls from there in a hang, too.
 
@@ -540,6 +550,8 @@ class Facts:
     """What was learnt of the calls in the steps before."""
     calls: tuple[CallArguments, ...] = ()
     """What the calls that ranks are in were given."""
+    claimed_groups: tuple[ClaimedGroup, ...] = ()
+    """Each group's members as recorders list them: more than one list for a name only where ranks do not agree."""
     code: tuple[CodeLines, ...] = ()
     kernel: tuple[KernelMessage, ...] = ()
     counters: tuple[CounterChange, ...] = ()

@@ -359,6 +359,7 @@ def _facts(
         stacks=tuple(stacks),
         sites=tuple(evidence.sites),
         calls=tuple(evidence.calls),
+        claimed_groups=assembled.claimed,
         code=tuple(evidence.code),
         kernel=tuple(kernel),
         counters=tuple(port_counters.changes(sampled)),

@@ -389,7 +389,7 @@ def _last_good(d: Diagnosis, width: int, verbose: bool) -> list[Line]:
     at = (iso if verbose else clock)(last.at_ns)
     pair = "->" in last.name or "<-" in last.name
     where = f"of {last.group}" if pair else f"on every rank of {last.group}"
-    where = f"of {last.group}, according to the available logs" if only_logs(d) else where
+    where = f"of {last.group}, by what is known of its ranks" if only_logs(d) else where
     text = f"{title(last.name, last.seq)} {where}{f', {at}' if at else ''}"
     if (frame := user_frame(last.frames)) is not None:
         text += f", from {place(frame)}"

@@ -469,6 +469,26 @@ def test_wrong_results_go_before_steps_that_go_on() -> None:
     assert chosen(verdict_on(printed + steps)) == ("printed_while_running", [2])
 
 
+def test_tracebacks_of_a_timeout_go_before_stacks_alone() -> None:
+    """Rank 0 timed out at another line; stacks that were taken at some other moment show another odd rank."""
+    file = 'File "/home/me/train.py", line'
+    stacks = "".join(
+        f"[rank{rank}]: Thread 0x0000{rank} (most recent call first):\n"
+        f"[rank{rank}]:   {file} {77 if rank == 4 else 50} in main\n"
+        f"[rank{rank}]:   {file} 90 in <module>\n[rank{rank}]: \n"
+        for rank in range(5)
+    )
+    raised = "".join(
+        f"[rank{rank}]: Traceback (most recent call last):\n[rank{rank}]:   {file} {19 if rank else 10}, in main\n"
+        f"[rank{rank}]:     dist.all_reduce(t)\n"
+        f'[rank{rank}]:   File "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 2810, '
+        f"in all_reduce\n[rank{rank}]:     work.wait()\n[rank{rank}]: RuntimeError: "
+        "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 60000ms for recv operation to complete\n"
+        for rank in range(5)
+    )
+    assert chosen(verdict_on(stacks + raised)) == ("reported_lines_differ", [0])
+
+
 def test_each_edge_has_a_test_of_its_own() -> None:
     """Every edge names a test of this file, and no test is named twice."""
     named = [test for _, _, test in edges()]

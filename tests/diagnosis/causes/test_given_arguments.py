@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from hangscope.diagnosis import Diagnosis, diagnose
-from hangscope.model import CallArguments, Facts, Frame, Process, Source, ThreadStack
+from hangscope.diagnosis.evidence.groups_apart import Apart, groups_apart
+from hangscope.model import CallArguments, ClaimedGroup, Facts, Frame, Process, Source, ThreadStack
 from hangscope.reader.sources import call_arguments
 from kits.small_jobs import Op, job
 
@@ -71,6 +72,45 @@ def test_groups_made_in_another_order_name_the_odd_rank() -> None:
     calls = [call(r, "new_group", ranks=(0, 1, 2), group="2" if r == 2 else "1") for r in range(3)]
     found = verdict(calls, dict.fromkeys(range(3), DONE))
     assert accused(found) == ("deadlock", [2])
+
+
+def test_who_makes_groups_one_after_the_other_is_one_side() -> None:
+    """Three ranks are at different groups of one mesh, and one is past it: that one is odd, whatever it called."""
+    calls = [call(r, "new_group", ranks=ranks, group=str(r)) for r, ranks in ((0, (0, 1)), (2, (2, 3)), (3, (1, 3)))]
+    found = verdict(calls, {0: DONE, 1: WAITS, 2: DONE, 3: DONE})
+    assert accused(found) == ("deadlock", [1])
+
+
+def apart(*claims: tuple[str, tuple[int, ...], tuple[int, ...]], calls: tuple[CallArguments, ...] = ()) -> list[Apart]:
+    claimed = tuple(ClaimedGroup(name, members, ranks, Source(f"rank_{ranks[0]}")) for name, members, ranks in claims)
+    return groups_apart(replace(job({D: [0, 1]}, {0: DONE, 1: DONE}), facts=Facts(calls=calls, claimed_groups=claimed)))
+
+
+def test_one_name_with_other_members_is_a_group_made_apart() -> None:
+    """A number that is another group on a rank that both say is in it; also of a group that is being made."""
+    (found,) = apart(("0", (0, 1, 2), (0, 1, 2)), ("1", (0, 1), (0, 1)), ("1", (0, 2), (2,)))
+    assert (found.one.members, found.other.members) == ((0, 1), (0, 2))
+    (found,) = apart(("2", (1,), (1,)), calls=(call(3, "new_group", ranks=(1, 3), group="2"),))
+    assert (found.one.ranks, found.other.ranks) == ((1,), (3,))
+
+
+def test_groups_that_share_a_name_and_no_rank_are_made_alike() -> None:
+    """What is split off has one name in all parts; and the order in which members are listed means nothing."""
+    assert apart(("1", (0, 1), (0, 1)), ("1", (2, 3), (2, 3))) == []
+    assert apart(("1", (0, 1), (0,)), ("1", (1, 0), (1,))) == []
+
+
+def test_groups_made_apart_are_told_with_what_to_do() -> None:
+    """Whoever is accused of the hang, what each rank takes the group for comes first."""
+    found = hung_with(ClaimedGroup("1", (0, 1), (0,), Source("a")), ClaimedGroup("1", (0, 2), (2,), Source("b")))
+    assert found.why[0].text == "group 1 is made of ranks 0, 1 on rank 0 and made of ranks 0, 2 on rank 2"
+    assert "same groups" in found.next_steps[0]
+
+
+def hung_with(*claimed: ClaimedGroup) -> Diagnosis:
+    calls = [call(0, "new_group", ranks=(0, 1), group="1")]
+    made = job({D: [0, 1, 2]}, {0: DONE, 1: DONE, 2: WAITS}, facts=Facts(calls=tuple(calls), claimed_groups=claimed))
+    return diagnose(replace(made, reason="stall"))
 
 
 def test_a_group_waits_for_its_members_alone() -> None:

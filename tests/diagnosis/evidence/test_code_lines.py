@@ -137,7 +137,7 @@ def test_training_beside_the_main_thread_is_found(threads: list[ThreadStack]) ->
     training = thread(SAVE, RAY_THREAD, THREAD, main=False)
     found = absent(*helpers, training, *threads)
     assert found.headline.startswith("rank 2 is in save_checkpoint (train.py:8), and")
-    assert any("training thread" in finding.text for finding in found.why)
+    assert any("thread beside its main one" in finding.text for finding in found.why)
 
 
 def test_a_training_thread_that_waits_for_a_queue_is_the_line_its_owner_joins() -> None:

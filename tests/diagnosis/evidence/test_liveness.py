@@ -55,6 +55,18 @@ def test_own_exception_is_a_cause_beside_those_who_gave_up() -> None:
     assert [lives.of(rank).state is Is.ENDED for rank in range(4)] == [False, False, False, True]
 
 
+@pytest.mark.parametrize(("message", "own"), [("bad batch", True), ("skipped a batch", False)])
+def test_who_raised_the_same_ended_of_it_too(message: str, own: bool) -> None:
+    """The launcher's SIGTERM was quicker than the end of a rank that had raised what ended another; a rank that printed
+    something else was taken down."""
+    processes = {rank: Process(rank, exit_status=None, alive_at_end=True) for rank in (0, 1)}
+    processes[2] = Process(2, exit_status=-15, ended_at_s=101.0, state="gone")
+    processes[3] = Process(3, exit_status=1, ended_at_s=100.0, state="gone")
+    facts = Facts(errors=(error(3, consequence=False), replace(error(2, consequence=False), message=message)))
+    lives = Liveness(waiting(processes, facts).build())
+    assert (lives.of(2).state is Is.ENDED) is own
+
+
 def test_abort_is_a_cause_where_the_others_only_gave_up() -> None:
     """SIGABRT is mostly an effect, but not of processes that ended later because they lost a peer."""
     processes = {rank: Process(rank, exit_status=1, ended_at_s=110.0) for rank in range(3)}

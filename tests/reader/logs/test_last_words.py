@@ -35,6 +35,15 @@ def test_a_message_of_the_programs_own_is_kept(tmp_path: Path) -> None:
     assert (found.text, found.source.place) == (TOLD, "line 201")
 
 
+def test_an_output_of_these_words_alone_is_read(tmp_path: Path) -> None:
+    """What an incident saved of the launcher may hold nothing else that is known yet."""
+    logs = tmp_path / "nodes" / "vm" / "logs"
+    logs.mkdir(parents=True)
+    (tmp_path / "train.log").write_text("[rank0]: step 1\n")
+    (logs / "launcher.log").write_text(f"epoch 1\n{TOLD}\n")
+    assert [word.text for word in load(tmp_path).facts.last_words] == [TOLD]
+
+
 def test_it_has_the_rank_of_its_line(tmp_path: Path) -> None:
     """A line with PyTorch's tag is that rank's."""
     (found,) = words(tmp_path, f"{STEPS}[rank3]: {TOLD}\n{END}")

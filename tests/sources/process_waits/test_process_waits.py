@@ -205,6 +205,16 @@ def test_an_address_that_no_process_owns_is_outside(tmp_path: Path) -> None:
     assert (found.end, found.last.target) == ("outside", target)
 
 
+def test_both_ends_of_its_own_lead_to_no_other_program(tmp_path: Path) -> None:
+    """An event loop that nobody wakes waits for its own pair of sockets: that says nothing of another program."""
+    loop = f"import asyncio\n{READY}asyncio.new_event_loop().run_forever()"
+    with programs(tmp_path, loop) as (pid,):
+        time.sleep(0.2)
+        looks = looked(pid)
+    assert any(target.kind == "unix" for wait in looks.waits for target in wait.targets)
+    assert ProcessGraph({"node": looks}).follow(("node", pid)) is None
+
+
 def test_connections_between_nodes_are_joined_by_their_addresses(tmp_path: Path) -> None:
     """What one node saved of its half of a connection finds the process with the other half on another node."""
     with programs(tmp_path, SERVER + "os.kill(os.getpid(), signal.SIGSTOP)", CLIENT) as (server, client):

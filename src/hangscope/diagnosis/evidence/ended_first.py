@@ -55,7 +55,7 @@ class OwnEnds:
         if self._after_capture(process) or self._ended_with_the_job(rank, status):
             return False
         if status in EFFECTS:
-            return self._before_all_others(rank, process, status)
+            return self.raised_like_others(rank, process) or self._before_all_others(rank, process, status)
         if status == 0:
             return self._missed(rank, process) and rank not in self.finished_cleanly
         return not self._taken_down(rank, process, status) and self._among_the_first(rank, process)
@@ -91,6 +91,12 @@ class OwnEnds:
         at_s = process.ended_at_s
         first = at_s is not None and first_other is not None and at_s + _FIRST_BY_S < first_other
         return first or self._others_run(process)
+
+    def raised_like_others(self, rank: int, process: Process) -> bool:
+        """Whether it is gone and had raised what others ended with: its launcher was quicker than its own end."""
+        own = self.errors.get(rank) if process.state in GONE else None
+        others = [self.errors[other] for other in self._ends.causes if other != rank and other in self.errors]
+        return own is not None and any((own.type, own.message) == (each.type, each.message) for each in others)
 
     def _missed(self, rank: int, process: Process) -> bool:
         """Whether others were still there when it exited with status 0, or ended later because of it."""

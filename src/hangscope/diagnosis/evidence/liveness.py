@@ -159,7 +159,8 @@ class Liveness:
         if itself and process.exit_status is not None:
             yield Finding(f"rank {rank} {ending(process)}", sources(process))
         error = self.error(rank)
-        if error is not None and (itself or self._no_reaction(rank)):
+        like_others = self._own_ends.raised_like_others(rank, process)
+        if error is not None and (itself or like_others or self._no_reaction(rank)):
             text = f"rank {rank}'s log ends with {raised(error)}"
             yield Finding(text, (error.source,), ended_in(error.frames))
         if rank in self._left and not self._own_ends.reported_timeout(rank):

@@ -230,7 +230,7 @@ def _python_made(stack: ThreadStack) -> bool:
 
 def thread_name(stack: ThreadStack) -> str:
     """What to call the thread that was chosen."""
-    return "main thread" if stack.main else "training thread" if _python_made(stack) else "backward thread"
+    return "main thread" if stack.main else "thread beside its main one" if _python_made(stack) else "backward thread"
 
 
 def in_collective(stack: ThreadStack) -> bool:

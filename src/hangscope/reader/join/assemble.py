@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hangscope.model import UNKNOWN, Dump, Gap, Group, GroupStatus, Operations, Source
+from hangscope.model import UNKNOWN, ClaimedGroup, Dump, Gap, Group, GroupStatus, Operations, Source
 from hangscope.model.numbers import MOST_DIGITS, integer
 from hangscope.reader.dumps.normalise import COUNT_OP_IDS
 from hangscope.reader.dumps.raw_dump import RawDump
@@ -37,6 +37,7 @@ class Assembled:
     gaps: tuple[Gap, ...]
     ranks: tuple[int, ...]
     first_kept: Mapping[tuple[int, int], int]
+    claimed: tuple[ClaimedGroup, ...] = ()
     duplicates: tuple[tuple[str, str], ...] = ()
 
 
@@ -75,6 +76,7 @@ def assemble(
         gaps=tuple(sorted(gaps, key=_gap_order)),
         ranks=tuple(sorted(members.union(dumps, expected))),
         first_kept=first_kept,
+        claimed=_claimed(used),
         duplicates=tuple(sorted(duplicates)),
     )
 
@@ -115,6 +117,19 @@ def _first_kept(used: Sequence[Owned], joined: Joined) -> dict[tuple[int, int], 
             for target in memberships.get((raw.backend, rank), ()):
                 kept.setdefault((rank, target), NOTHING_KEPT)
     return dict(sorted(kept.items()))
+
+
+def _claimed(used: Sequence[Owned]) -> tuple[ClaimedGroup, ...]:
+    """Which ranks list which members for a group of one name."""
+    sources: dict[tuple[str, tuple[int, ...]], Source] = {}
+    ranks: dict[tuple[str, tuple[int, ...]], set[int]] = {}
+    for rank, raw in used:
+        for line in raw.memberships:
+            if line.name is not None and line.members:
+                claim = line.name, line.members
+                ranks.setdefault(claim, set()).add(rank)
+                sources.setdefault(claim, Source(raw.file, f"pg_config[{line.name}]"))
+    return tuple(ClaimedGroup(*claim, tuple(sorted(ranks[claim])), sources[claim]) for claim in sorted(ranks))
 
 
 def _dump(rank: int, raw: RawDump) -> Dump:

@@ -15,12 +15,15 @@ from hangscope.processes.file_waits import MOST_PROCESSES
 from hangscope.processes.process_activity import ActivitySample
 from hangscope.recorder.capture import flight_recorder, output_files, python_stacks
 from hangscope.recorder.live.find_ranks import RankProcess
+from hangscope.recorder.live.polling import json_object
 from hangscope.recorder.live.recorder_questions import MOST_MEMORY
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import ask
 from hangscope.safeio import bounded_json
 
 BETWEEN_SAMPLES_S = 2.0
+BY_COMPANION = ("gloo", "nccl2")
+"""Recorders whose dumps do not say who belongs to a group."""
 PING_S = 1.0
 _DUMPS = (
     *(("nccl", "pickle"), ("gloo", "json"), ("nccl2", "json")),
@@ -33,6 +36,8 @@ def first_sample(node_dir: NodeDir, rank: WatchedRank, number: int, ranks: Seque
     _look_at_files(rank, ranks)
     _save_recorders(node_dir, rank)
     _save_stacks(node_dir, rank, number)
+    if rank.python_answers:
+        _newest_groups(node_dir, rank)
     if rank.server_answers:
         rank.answering = True
         rank.answering = not flight_recorder.with_stacks(node_dir, rank.process)
@@ -107,6 +112,17 @@ def _save_stacks(node_dir: NodeDir, rank: WatchedRank, number: int) -> None:
 
 def _without_server(rank: WatchedRank) -> RankProcess:
     return replace(rank.process, socket=None)
+
+
+def _newest_groups(node_dir: NodeDir, rank: WatchedRank) -> None:
+    """Groups that were made since it was asked for them last: making one may be what hangs."""
+    process = rank.process
+    if process.socket is None or not process.asks_python:
+        return
+    answer = json_object(ask(process.socket, "hangscope_progress?groups=1", PING_S))
+    if answer is not None and rank.take_groups(answer):
+        for backend in BY_COMPANION:
+            _complete_groups(node_dir, rank, backend)
 
 
 def _complete_groups(node_dir: NodeDir, rank: WatchedRank, backend: str) -> None:

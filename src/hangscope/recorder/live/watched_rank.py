@@ -261,8 +261,7 @@ class WatchedRank:
     def take_progress(self, answer: dict[str, Any], now: float) -> None:
         """An answer of the companion's own handler."""
         self.has_symbols = answer.get("symbols") is True
-        if isinstance(answer.get("groups"), list):
-            self.groups = [_group(group) for group in answer["groups"][:MOST_GROUPS] if isinstance(group, dict)]
+        self.take_groups(answer)
         if isinstance(answer.get("meets_at"), str):
             self.meets_at = answer["meets_at"][:200]
         status = answer.get("status")
@@ -270,6 +269,13 @@ class WatchedRank:
             if isinstance(counters, dict) and 0 < len(counters) <= MOST_GROUPS and source in RECORDERS:
                 self.last_status[source] = counters
                 self.progress.take_counters(source, counters, now, time.time_ns())
+
+    def take_groups(self, answer: dict[str, Any]) -> bool:
+        """The groups in such an answer, and whether they are others than before."""
+        before = self.groups
+        if isinstance(answer.get("groups"), list):
+            self.groups = [_group(group) for group in answer["groups"][:MOST_GROUPS] if isinstance(group, dict)]
+        return self.groups != before
 
     def take_wait_counters(self, counters: dict[str, Any], now: float) -> None:
         """PyTorch counts who is inside init_process_group; its recorder knows nothing before the first operation."""

@@ -141,6 +141,8 @@ class ProcessGraph:
             others = self._others(place, target)
             if came is not None and _is_same_connection(target, came):
                 continue
+            if target.pids and set(target.pids) == {place[1]}:
+                continue  # both ends are its own, as those by which an event loop is woken up
             if others or target.gone or (target.peer and not _is_idle_end(target)):
                 found.append((wait, target, others))
         return found

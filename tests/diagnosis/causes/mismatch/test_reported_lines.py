@@ -62,16 +62,3 @@ def test_a_rank_that_failed_by_itself_is_what_the_others_waited_for() -> None:
     own = '[rank2]: Traceback (most recent call last):\n[rank2]:   File "/home/me/train.py", line 5, in main\n[rank2]: '
     verdict = verdict_on(own + "ValueError: bad\n" + raised(0, 10) + raised(1, 19) + raised(3, 19))
     assert short(verdict)[1:] == ("dead", [2])
-
-
-def test_tracebacks_of_a_timeout_go_before_stacks_alone() -> None:
-    """Stacks that were taken at some other moment show another odd rank."""
-    stacks = "".join(
-        f"[rank{rank}]: Thread 0x0000{rank} (most recent call first):\n"
-        f'[rank{rank}]:   File "/home/me/train.py", line {77 if rank == 4 else 50} in main\n'
-        f'[rank{rank}]:   File "/home/me/train.py", line 90 in <module>\n[rank{rank}]: \n'
-        for rank in range(5)
-    )
-    waited = raised(0, 10) + "".join(raised(rank, 19) for rank in (1, 2, 3, 4))
-    assert short(verdict_on(stacks))[2] == [4]
-    assert short(verdict_on(stacks + waited)) == ("hang", "mismatch", [0])

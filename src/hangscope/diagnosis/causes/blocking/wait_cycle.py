@@ -78,6 +78,9 @@ def _minority(case: Case, sides: list[Side]) -> list[Side]:
     unusual = [Side(side.wait, ranks) for side in sides if (ranks := tuple(r for r in side.ranks if r in odd))]
     if unusual:
         return unusual
+    parts = _by_making_groups(sides)
+    if len({_entered(part) for part in parts}) == 2:
+        return min(parts, key=_entered)
     deciding = _deciding(case, sides)
     smallest = min(len(side.ranks) for side in deciding)
     found = [side for side in deciding if len(side.ranks) == smallest]
@@ -86,6 +89,17 @@ def _minority(case: Case, sides: list[Side]) -> list[Side]:
     first, *others = sorted(found, key=lambda side: len(side.wait.waiters))
     hardly_entered = all(len(side.wait.waiters) >= _MANY_TIMES * len(first.wait.waiters) for side in others)
     return [first] if hardly_entered else found
+
+
+def _by_making_groups(sides: list[Side]) -> list[list[Side]]:
+    """Who makes groups, one after the other, and who is somewhere else."""
+    making = [side for side in sides if any(unit.makes_group_of for unit in side.wait.inside)]
+    return [part for part in (making, [side for side in sides if side not in making]) if part]
+
+
+def _entered(sides: list[Side]) -> int:
+    """How many ranks are inside, also those that are not in the cycle."""
+    return len({rank for side in sides for rank in side.wait.waiters})
 
 
 def _deciding(case: Case, sides: list[Side]) -> list[Side]:

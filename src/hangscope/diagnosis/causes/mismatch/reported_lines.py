@@ -23,7 +23,7 @@ REPORTED_LINES_DIFFER = Grounds(
     LOW,
     "the ranks' tracebacks end in calls from different lines, and nothing shows which calls belong together",
     before={
-        "odd_stack": "test_reported_lines.py::test_tracebacks_of_a_timeout_go_before_stacks_alone",
+        "odd_stack": "test_edges.py::test_tracebacks_of_a_timeout_go_before_stacks_alone",
     },
 )
 

@@ -13,6 +13,7 @@ SWITCH_ON = (
 )
 UNDER_RUN_GLOO = "put `hangscope run --` in front of the launch command, so that stacks and calls are saved in time"
 COLLECT = "collect the dumps and logs of all ranks: `hangscope collect` gathers them from all nodes"
+SAME_GROUPS = "code: have every rank make the same groups in the same order, and none of them in a branch"
 FIND_AGENT = FailureKind.AGENT_SILENT.step
 UNDER_RUN = "run under `hangscope run`"
 _KEY = "code: find the rank that should set the key that the others are waiting for, and what it is doing instead"

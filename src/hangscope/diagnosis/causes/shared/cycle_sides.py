@@ -7,7 +7,7 @@ from typing import Any
 from hangscope.diagnosis.accusation import Accusation, Accused
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Words
-from hangscope.diagnosis.causes.shared.advice import BY_CALL, runs_on_gloo
+from hangscope.diagnosis.causes.shared.advice import BY_CALL, SAME_GROUPS, runs_on_gloo
 from hangscope.diagnosis.causes.shared.sentences import called_in_by
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
@@ -55,7 +55,7 @@ def cycle_words(case: Case, accusation: Accusation[Any], cycle: Sides, why: Sequ
 
 def _steps(case: Case, accusation: Accusation[Any], cycle: Sides, groups: list[str]) -> list[str]:
     if any(unit.makes_group_of for side in cycle.sides for unit in side.wait.inside):
-        return ["code: have every rank make the same groups in the same order, and none of them in a branch"]
+        return [SAME_GROUPS]
     messages = [side for side in cycle.sides if side.wait.point_to_point]
     if messages and len(groups) == 1:
         return [BY_CALL["recv"]]

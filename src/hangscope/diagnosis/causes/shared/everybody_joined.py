@@ -50,7 +50,7 @@ def find_joined(case: Case) -> Joined:
     collective = [w for w in joined if not w.point_to_point and len(w.inside) > 1]
     if collective:
         return Joined(everybody=max(collective, key=lambda w: (w.age_s or 0.0, len(w.inside))))
-    return Joined(pairs=tuple(joined))
+    return Joined(pairs=tuple(wait for wait in joined if wait.point_to_point))
 
 
 def is_anything_timed(case: Case, waits: Iterable[Wait]) -> bool:
