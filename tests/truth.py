@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -35,6 +36,15 @@ class Raw:
     """(a file's own name, line) of every frame anywhere."""
     calls: dict[int, dict[int, set[str]]] = field(default_factory=dict)
     """Rank → number → the names that it recorded there."""
+    sizes: dict[int, dict[int, set[str]]] = field(default_factory=dict)
+    """Rank → number → the sizes of inputs that it recorded there, without blanks."""
+    claimed: dict[str, dict[int, set[int]]] = field(default_factory=dict)
+    """A group's name → rank → the members that its recorder, or the call that makes it, lists."""
+    statuses: dict[int, set[int]] = field(default_factory=dict)
+    """Rank → the exit statuses that node.json has of it."""
+    files: dict[str, int] = field(default_factory=dict)
+    """A file's place below the folder → its lines, or its records."""
+    stacked: set[int] = field(default_factory=set)
     ranks: set[int] = field(default_factory=set)
     dumped: set[int] = field(default_factory=set)
     backends: set[str] = field(default_factory=set)
@@ -52,9 +62,12 @@ def read(folder: Path) -> Raw:
         if path.is_file() and path.name not in ("truth.json", "verdict.json", "verdict.txt", "verdict.html"):
             data = path.read_bytes()
             dump = _dump(data)
+            raw.files[str(path.relative_to(folder))] = _last_record(dump) if dump else data.count(b"\n") + 1
             if dump is not None:
                 _take(raw, dump, path)
-            elif data[:4096].count(0) == 0:
+            else:
+                _take_json(raw, data)
+            if dump is None and data[:4096].count(0) == 0:
                 texts.append(data.decode("utf-8", "replace"))
     raw.text = "\n".join(texts)
     for match in _STACK_LINE.finditer(raw.text):
@@ -66,6 +79,28 @@ def read(folder: Path) -> Raw:
     named = re.findall(r'"rank": ?(\d+)|\[rank(\d+)\]', raw.text)
     raw.ranks.update(int(number) for either in named for number in either if number)
     return raw
+
+
+def _last_record(dump: dict[str, Any]) -> int:
+    """Records are cited by their number in the ring, which has lost the first of them, or by their place."""
+    return max([len(dump["entries"]), *(int(entry.get("record_id", 0)) for entry in dump["entries"])])
+
+
+def _take_json(raw: Raw, data: bytes) -> None:
+    """What node.json says of ends, and what a call that makes a group was given."""
+    try:
+        value = json.loads(data) if data[:1] == b"{" else None
+    except ValueError:
+        return
+    if not isinstance(value, dict):
+        return
+    for row in value.get("ranks") or () if isinstance(value.get("ranks"), list) else ():
+        if isinstance(row, dict) and isinstance(row.get("exit_status"), int):
+            raw.statuses.setdefault(row["rank"], set()).add(row["exit_status"])
+    if value.get("schema") == "hangscope.calls/1":
+        for call in value["calls"]:
+            if call.get("ranks") and call.get("group"):
+                raw.claimed.setdefault(str(call["group"]), {})[value["rank"]] = set(call["ranks"])
 
 
 def _dump(data: bytes) -> dict[str, Any] | None:
@@ -87,9 +122,15 @@ def _take(raw: Raw, dump: dict[str, Any], path: Path) -> None:
             number = entry.get("collective_seq_id", entry.get("seq_id"))
             name = _PREFIX.sub("", str(entry.get("profiling_name", "")))
             raw.calls.setdefault(rank, {}).setdefault(int(number), set()).add(name)
+            sizes = re.sub(r"\s|\(|\)", "", str(entry.get("input_sizes", "")))
+            raw.sizes.setdefault(rank, {}).setdefault(int(number), set()).add(sizes)
             raw.dumped.add(rank)
     if rank is not None:
         raw.ranks.add(rank)
+        for line in dump["pg_config"].values() if isinstance(dump["pg_config"], dict) else ():
+            members = {int(each) for each in re.findall(r"\d+", str(line.get("ranks", "")))}
+            if members and "name" in line:
+                raw.claimed.setdefault(str(line["name"]), {})[rank] = members
 
 
 # ---- the sentences ---------------------------------------------------------------------------------------------------
@@ -103,6 +144,11 @@ def problems(value: dict[str, Any], text: str, raw: Raw) -> Iterator[str]:
     yield from _people(value, raw)
     yield from _advice(value, raw)
     yield from _counts(value, text, raw)
+    yield from _states(value, raw)
+    yield from _ends(value, raw)
+    yield from _places(value, raw)
+    yield from _quoted(value, raw)
+    yield from _groups(value, raw)
 
 
 def _sentences(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -190,6 +236,104 @@ def _counts(value: dict[str, Any], text: str, raw: Raw) -> Iterator[str]:
     for victim in value["victims"]:
         if victim["rank"] in {culprit["rank"] for culprit in value["culprits"]}:
             yield f"rank {victim['rank']} is a victim and accused"
+
+
+_OF_RANKS = r"ranks? ((?:\d+(?:-\d+)?(?:, )?)+)"
+_CALL = r"([A-Za-z_]\w*) #(\d+)"
+_IS_IN = re.compile(rf"^{_OF_RANKS} (?:is|are) inside {_CALL}|^{_OF_RANKS} now waits? in {_CALL}")
+_LAST = re.compile(rf"^rank (\d+)'s last operation is {_CALL} in .*, completed$")
+_RAN = re.compile(r"\brank (\d+) (?:ran (?:(\w+) )?|passed )(\[[\d, ]*\]) [A-Z]\w+")
+_AT = re.compile(r"^at #(\d+) of ")
+_STATUS = re.compile(r"^rank (\d+) exited with status (\d+)")
+_KILLED = re.compile(r"^rank (\d+) was killed by (SIG\w+)")
+_ENDS_WITH = re.compile(r"^rank \d+(?:'s log ends with|.* printed) ([\w.]+): (.{1,40})")
+_LAST_LINE = re.compile(r"among its last lines: (.{1,200})$")
+_MADE = re.compile(rf"^group (\S+) is made of {_OF_RANKS} on {_OF_RANKS} and made of {_OF_RANKS} on {_OF_RANKS}$")
+_PLACE = re.compile(r"^(line|record) (\d+)$")
+
+
+def _listed(text: str) -> list[int]:
+    found: list[int] = []
+    for span in text.strip(", ").split(", "):
+        first, _, last = span.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
+
+
+def _findings(value: dict[str, Any]) -> Iterator[str]:
+    yield from (finding["text"] for finding in value["why"])
+
+
+def _states(value: dict[str, Any], raw: Raw) -> Iterator[str]:
+    """Who is said to be inside a call, or to have run it, recorded it, with that size, and nothing after the last."""
+    for text in _findings(value):
+        if (inside := _IS_IN.search(text)) is not None:
+            listed, name, number = inside.groups()[:3] if inside[1] else inside.groups()[3:]
+            for rank in _listed(listed):
+                own = raw.calls.get(rank, {}).get(int(number), set())
+                if own and not any(_same_call(name, recorded) for recorded in own):
+                    yield f"rank {rank} is said to be in {name} #{number}, and recorded {sorted(own)}"
+        if (last := _LAST.search(text)) is not None:
+            rank, name, number = int(last[1]), last[2], int(last[3])
+            own = raw.calls.get(rank, {}).get(number, set())
+            if own and not any(_same_call(name, recorded) for recorded in own):
+                yield f"rank {rank}'s last operation is said to be {name} #{number}, and it recorded {sorted(own)}"
+        if (at := _AT.search(text)) is not None:
+            for rank_text, _, sizes in _RAN.findall(text):
+                own = raw.sizes.get(int(rank_text), {}).get(int(at[1]), set())
+                if own and not any(sizes.replace(" ", "") in each for each in own):
+                    yield f"rank {rank_text} is said to have passed {sizes} at #{at[1]}, and recorded {sorted(own)}"
+
+
+def _ends(value: dict[str, Any], raw: Raw) -> Iterator[str]:
+    """A status or a signal that is said is in node.json, or written somewhere."""
+    for text in _findings(value):
+        if (exited := _STATUS.search(text)) is not None:
+            rank, status = int(exited[1]), int(exited[2])
+            if raw.statuses.get(rank) and status not in raw.statuses[rank]:
+                yield f"rank {rank} is said to have exited with {status}, and node.json has {raw.statuses[rank]}"
+        if (killed := _KILLED.search(text)) is not None:
+            number = int(signal.Signals[killed[2]])
+            known = raw.statuses.get(int(killed[1]), set())
+            if known and known.isdisjoint((-number, 128 + number)):
+                yield f"rank {killed[1]} is said to be killed by {killed[2]}, and node.json has {known}"
+
+
+def _places(value: dict[str, Any], raw: Raw) -> Iterator[str]:
+    """Each place that is cited exists: the file, and the line or record in it."""
+    for finding in value["why"]:
+        for source in finding["sources"]:
+            file = next((f for f in raw.files if source["file"] == f or source["file"].endswith(f"/{f}")), None)
+            at = _PLACE.match(source["place"] or "")
+            if file is not None and at is not None and int(at[2]) > raw.files[file]:
+                yield f"{source['file']} has no {source['place']}"
+
+
+def _quoted(value: dict[str, Any], raw: Raw) -> Iterator[str]:
+    """What a rank is said to have printed is in a file."""
+    said = re.sub(r"\s+", " ", raw.text)
+    for text in _findings(value):
+        ends = _ENDS_WITH.search(text)
+        last = _LAST_LINE.search(text)
+        words = ends[2] if ends is not None else last[1] if last is not None else ""
+        if words.rstrip("… ") not in said:
+            yield f"no evidence has the words: {words}"
+    for culprit in value["culprits"]:
+        code = (culprit["where"] or {}).get("code")
+        if code and code not in raw.text and json.dumps(code)[1:-1] not in raw.text:
+            yield f"no evidence has the code: {code}"
+        if culprit["pid"] is not None and not re.search(rf"(?<!\d){culprit['pid']}(?!\d)", raw.text + str(raw.files)):
+            yield f"no evidence has the pid {culprit['pid']}"
+
+
+def _groups(value: dict[str, Any], raw: Raw) -> Iterator[str]:
+    """What each rank says of a group is in its recorder, or in the call that it is in."""
+    for text in _findings(value):
+        made = _MADE.search(text)
+        for members, ranks in ((made[2], made[3]), (made[4], made[5])) if made is not None else ():
+            for rank in _listed(ranks):
+                if made is not None and raw.claimed.get(made[1], {}).get(rank) != set(_listed(members)):
+                    yield f"rank {rank} has not said that group {made[1]} is of {members}"
 
 
 def main() -> int:

@@ -30,8 +30,8 @@ from typing import Any
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src"
 PYTHON = sys.executable
-SCRIPTS = ("stuck", "frameworks", "daily", "shapes", "everyday", "nccl", "shifted")
-STUCK, FRAMEWORKS, DAILY, SHAPES, EVERYDAY, NCCL, SHIFTED = (str(HERE / f"{name}.py") for name in SCRIPTS)
+SCRIPTS = ("stuck", "frameworks", "daily", "shapes", "everyday", "habits", "nccl", "shifted")
+STUCK, FRAMEWORKS, DAILY, SHAPES, EVERYDAY, HABITS, NCCL, SHIFTED = (str(HERE / f"{name}.py") for name in SCRIPTS)
 TORCHRUN = (PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3")
 THRESHOLD_S = 6.0
 LOOK_EVERY_S = 5.0
@@ -127,7 +127,7 @@ def _rows(folder: Path) -> list[Row]:
         Row("jitter, torchrun, healthy", (*TORCHRUN, STUCK, "jitter", "--seconds", "20")),
         Row("no collective for long, healthy", (*TORCHRUN, STUCK, "quiet", "--seconds", "30")),
     ]
-    return [*hung, *healthy, *stuck, *killed, *ways, *_daily(), *_shapes(), *_everyday()]
+    return [*hung, *healthy, *stuck, *killed, *ways, *_daily(), *_shapes(), *_everyday(), *_habits()]
 
 
 def _everyday() -> list[Row]:
@@ -157,6 +157,44 @@ def _everyday() -> list[Row]:
         row("last_save", "absent", "save", "pause", to_end=True),
         row("long_sleep", "absent", "wait_for_quota", "pause", to_end=True),
         Row("healthy, torchrun, everyday, healthy", (*TORCHRUN, EVERYDAY, "healthy")),
+    ]
+
+
+def _habits() -> list[Row]:
+    """More of what people write, with two to four ranks; the last four need their frameworks."""
+
+    def row(name: str, kind: str, line: str, outcome: str = "hang", size: int = 3, **more: Any) -> Row:
+        words = (*TORCHRUN[:-1], f"--nproc-per-node={size}", HABITS, name, "--rank", str(more.get("ranks", (1,))[0]))
+        return Row(f"{name}, torchrun", words, kind, more.pop("ranks", (1,)), line=line, outcome=outcome, **more)
+
+    return [
+        row("members_only", "absent|mismatch|deadlock", "members_only", size=4, ranks=(0,)),
+        row("other_order", "absent|mismatch|deadlock", "other_order", size=4, ranks=(0, 1, 2, 3)),
+        row("other_mesh", "absent|mismatch|deadlock", "other_mesh", size=4),
+        row("callback_barrier", "mismatch", "save", size=2, ranks=(0,)),
+        row("callback_fails", "mismatch", "callback_fails", also="KeyError(60)"),
+        row("metric_missing", "mismatch", "metric_missing", "crash"),
+        row("unused_on_one", "dead", "train_step", "crash"),
+        row("object_left_out", "mismatch", ""),
+        row("finally_barrier", "mismatch", "finally_barrier"),
+        row("save_fails", "mismatch", "save_fails", also="No space left on device"),
+        row("all_raise", "dead", "parse_schedule", "crash", ranks=(0, 1, 2)),
+        row("crossed_receives", "deadlock", "exchange", size=4, ranks=(1, 2)),
+        row("full_pipe", "absent", "convert"),
+        row("pool_in_pool", "absent", "lambda"),
+        row("future_never_set", "absent", "future_never_set"),
+        row("database_locked", "absent", "store_results"),
+        row("loader_times_out", "dead", "loader_times_out", "crash"),
+        row("fsdp_eval_on_one", "mismatch", "forward", ranks=(0,)),
+        row("dtensor_on_one", "mismatch", "dtensor_on_one", ranks=(0,)),
+        *(
+            Row(f"{name}, torchrun, healthy", (*TORCHRUN, HABITS, name))
+            for name in ("accumulates", "overlaps", "sleeps_together", "short_evaluations", "background_group")
+        ),
+        row("accelerate_gather", "mismatch", "print_loss"),
+        row("lightning_callback", "mismatch", "save"),
+        row("trainer_callback", "mismatch", "log_all"),
+        row("deepspeed_branch", "mismatch", "log_norm"),
     ]
 
 
