@@ -38,8 +38,11 @@ def propose(case: Case) -> Iterator[Accusation[Sides]]:
     if len(sides) < 2 or _only_numbers_in_one_group(sides):
         return
     minority = _minority(case, sides)
+    apart = _of_groups_apart(case, sides)
+    if apart and _ranks(apart).isdisjoint(_ranks(minority)):
+        minority = apart
     inside = {rank: side.wait for side in minority for rank in side.ranks}
-    tied = not case.outliers and len(minority) == len(sides)
+    tied = not case.outliers and (len(minority) == len(sides) or (minority is apart and len(apart) > 1))
     yield Accusation(
         WAIT_CYCLE,
         CauseKind.DEADLOCK,
@@ -95,6 +98,16 @@ def _by_making_groups(sides: list[Side]) -> list[list[Side]]:
     """Who makes groups, one after the other, and who is somewhere else."""
     making = [side for side in sides if any(unit.makes_group_of for unit in side.wait.inside)]
     return [part for part in (making, [side for side in sides if side not in making]) if part]
+
+
+def _of_groups_apart(case: Case, sides: list[Side]) -> list[Side]:
+    """The ranks of the cycle that do not agree on what a group is made of: one of these is wrong, and nobody else."""
+    disagree = {rank for apart in case.groups_apart for claim in (apart.one, apart.other) for rank in claim.ranks}
+    return [Side(side.wait, ranks) for side in sides if (ranks := tuple(r for r in side.ranks if r in disagree))]
+
+
+def _ranks(sides: list[Side]) -> set[int]:
+    return {rank for side in sides for rank in side.ranks}
 
 
 def _entered(sides: list[Side]) -> int:

@@ -69,7 +69,8 @@ def _headline(ranks: tuple[int, ...], cycle: Sides, over: str, called: Mapping[i
     each_other = f"ranks wait for each other {over}"
     if cycle.tied:
         wrong = "neither side is in the minority"
-        lines = [f"{ranks_text(s.ranks)}{called[s.ranks[0]]}" for s in cycle.sides if called[s.ranks[0]]]
+        accused = [side for side in cycle.sides if not set(side.ranks).isdisjoint(ranks)]
+        lines = [f"{ranks_text(s.ranks)}{called[s.ranks[0]]}" for s in accused if called[s.ranks[0]]]
         listed = f": {', '.join(lines[:_LISTED])}" if lines else ""
         return f"{each_other}{listed}; {wrong}", wrong
     order = f"{verb(ranks, 'makes its', 'make their')} calls in a different order than the rest"
