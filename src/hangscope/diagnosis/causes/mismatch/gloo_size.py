@@ -36,8 +36,9 @@ def propose(case: Case) -> Iterator[Accusation[EndedOverASize]]:
         return
     waits = [wait for rank in errors for wait in case.waits.waits_on(rank)]
     wait = max(waits, key=lambda w: len(w.inside), default=None)
-    # Of two sides nobody can say which one is wrong.
-    other_side = wait.waiters if wait is not None and len(_alike(case, wait)) == 1 else ()
+    # Of two ranks nobody can say which one is wrong; of more, the one that passed another size may be one not seen.
+    pair = wait is not None and len(case.groups[wait.group].members or ()) == 2
+    other_side = wait.waiters if wait is not None and pair and len(_alike(case, wait)) == 1 else ()
     yield Accusation(
         ENDED_OVER_A_SIZE,
         CauseKind.MISMATCH,
