@@ -329,7 +329,9 @@ def test_report_writes_several_forms_at_once_and_says_their_sizes(tmp_path: Path
     assert done.returncode == 1
     assert done.stdout == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
-    for line, name in zip(done.stderr.splitlines(), names, strict=True):
+    *written, redacted = done.stderr.splitlines()
+    assert "--no-redact" in redacted
+    for line, name in zip(written, names, strict=True):
         assert re.fullmatch(rf"wrote {re.escape(str(tmp_path / name))} \([\d.]+ (B|KiB|MiB)\)", line)
     assert (tmp_path / "hang.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert (tmp_path / "hang.perfetto-trace").read_bytes()[:2] == b"\x1f\x8b"

@@ -61,8 +61,8 @@ def test_a_pod_that_went_silent_costs_no_machine(
     assert capsys.readouterr().out == named
 
 
-def test_of_several_jobs_one_is_chosen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Tasks of an array that were given one directory are jobs of their own: --job says which."""
+def test_of_several_jobs_the_newest_is_taken_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Tasks of an array in one directory are jobs of their own: --job says which, else the newest is taken."""
     for folder, job, machine in ((tmp_path, "48121_1", "no answer"), (tmp_path / "run-2", "48121_2", "answers")):
         silent = {"nodes": [{"node": "n2", "ranks": [1], "silent_s": 12.0, "machine": machine}], "by": "n1"}
         about = {"job": job, "attempt": "0", "reason": "rank-exit", "captured_at": "2026-11-18T07:05:22Z"}
@@ -72,8 +72,10 @@ def test_of_several_jobs_one_is_chosen(tmp_path: Path, capsys: pytest.CaptureFix
         (folder / "incident.json").write_text(json.dumps(manifest))
         node = {"schema": "hangscope.node/1", "node": "n1", "ranks": [rank], "gaps": [], **about}
         (folder / "nodes" / "n1" / "node.json").write_text(json.dumps(node))
-    assert main(["exclude", str(tmp_path)]) == 2
-    assert "--job" in capsys.readouterr().err
+    assert main(["exclude", str(tmp_path)]) == 0
+    said = capsys.readouterr()
+    assert not said.out  # nothing but the newest job's own nodes
+    assert "run-2" in said.err and "--job" in said.err
     for job, excluded in (("48121_1", "--exclude=n2\n"), ("48121_2", "")):
         assert main(["exclude", "--job", job, str(tmp_path)]) == 0
         assert capsys.readouterr().out == excluded

@@ -48,7 +48,7 @@ def test_periodic_calls_hide_no_wrong_type(stacks: bool) -> None:
     wrong = [*rounds[:2], replace(rounds[2], dtype="Half"), *rounds[3:]]
     verdict = diagnose(job({D: [0, 1, 2]}, {0: wrong, 1: rounds, 2: rounds}, stacks=stacks))
     line = " in step (train.py:1)" if stacks else ""
-    said = f"rank 0 passed [16] Half to all_gather #3{line}, the rest [16] Float"
+    said = f"rank 0 passed [16] Half for its output to all_gather #3{line}, the rest [16] Float for its output"
     assert (verdict.kind, verdict.headline) == ("mismatch", said)
 
 

@@ -50,8 +50,9 @@ QUICK = (
     "options", "broken_torch", "lying_node",
 )  # fmt: skip
 """Classes that between them are asked every verb, and cost little."""
-ATTACKED_ELSEWHERE = {"serve", "push", "node-check", "mcp", "probe"}
-"""Verbs that talk to somebody: tests/server, tests/assistant and tests/recorder/probe lie to them."""
+ATTACKED_ELSEWHERE = {"serve", "push", "node-check", "mcp", "probe", "attach", "agent"}
+"""Verbs that talk to another program: tests/server, tests/assistant and tests/recorder/probe lie to them. Processes
+that `attach` and `agent` watch lie in tests/sources/test_hostile_processes.py."""
 
 
 @pytest.mark.parametrize(("names", "each"), [(tuple(CLASSES), 1), (QUICK, 8)], ids=["every class", "every verb"])

@@ -35,3 +35,23 @@ def timeout(rank: int, operation: str = "ALLREDUCE", seq: int = 16, group: str =
     return (
         f"{head}Watchdog caught collective operation timeout: {work} ran for 600031 milliseconds before timing out.\n"
     )
+
+
+TIMED_OUT = (
+    "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 60000ms for recv operation to complete"
+)
+LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:34521"
+_LIBRARY = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def raised(rank: int, line: int, operation: str = "all_reduce", error: str = TIMED_OUT) -> str:
+    """A traceback of one rank, each line behind its tag."""
+    rows = (
+        "Traceback (most recent call last):",
+        f'  File "/home/me/train.py", line {line}, in main',
+        f"    dist.{operation}(t)",
+        f'  File "{_LIBRARY}", line 2810, in {operation}',
+        "    work.wait()",
+        error,
+    )
+    return "".join(f"[rank{rank}]: {row}\n" for row in rows)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import IO
 
+from hangscope.model.numbers import Unreadable
 from hangscope.reader.dumps import dump_file
 from hangscope.reader.find_files import looks_like_text
 from hangscope.reader.log_context import LEFT_OUT, emptied, shown
@@ -106,7 +107,7 @@ class Lines:
 
     def _takes(self, line: Line, *, known: bool) -> bool:
         writer = (line.tag, line.stream)
-        if self._stacks.feed(line.number, line.text, *writer):
+        if self._in_stack(line, writer):
             self._inside.pop(writer, None)
             return _ROW.match(line.text) is not None
         if known:
@@ -116,6 +117,12 @@ class Lines:
         if inside is not None and self._continues(line.text, inside, writer):
             return True
         return _ROW.match(line.text) is not None
+
+    def _in_stack(self, line: Line, writer: _Writer) -> bool:
+        try:
+            return self._stacks.feed(line.number, line.text, *writer)
+        except Unreadable:
+            return False
 
     def _open(self, writer: _Writer, text: str) -> None:
         if "Traceback (most recent" in text:

@@ -108,8 +108,8 @@ def load(
 
 
 _APART = (
-    *("texts", "pods", "ray", "answers", "boxes", "gpu_cores", "snapshots", "errors", "statuses", "sites", "code"),
-    *("stacks", "statements", "nodes", "dumps"),
+    *("texts", "pods", "ray", "source_reports", "boxes", "gpu_cores", "snapshots", "errors", "statuses", "sites"),
+    *("calls", "code", "stacks", "statements", "nodes", "dumps"),
 )
 """Kinds of evidence, in the order in which they are left out where what was read cannot be put together."""
 
@@ -154,8 +154,8 @@ def _try_without(evidence: Evidence, kind: str, parts: Sequence[Any], inputs: tu
 
 def _file_of(part: Any) -> str:
     """The file that one part of the evidence was read from."""
-    if isinstance(part, tuple):
-        return "/".join(part[-1])
+    if isinstance(part, tuple):  # beside its path, or the report of a source beside its name
+        return "/".join(part[-1]) if isinstance(part[-1], tuple) else _file_of(part[-1])
     reports = getattr(part, "reports", ())
     source = getattr(reports[0] if reports else part, "source", None)
     return str(getattr(part, "file", None) or getattr(source, "file", None) or "of unknown name")

@@ -78,12 +78,21 @@ def test_nothing_recognised_is_exit_2_and_says_what_was_looked_at(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A folder without any evidence is unusable input, not a healthy job."""
-    (tmp_path / "notes.txt").write_text("meet at three\n")
     (tmp_path / "data.bin2").write_bytes(b"\x01\x02\x03" * 100)
     assert main(["diagnose", str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert not said.out
     assert "dump" in said.err
+
+
+def test_text_in_which_nothing_is_known_is_not_determined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text is no unusable input: the verdict says what was looked for, and never that all is well."""
+    (tmp_path / "notes.txt").write_text("meet at three\n")
+    assert main(["diagnose", "--json", str(tmp_path)]) == 3
+    verdict = json.loads(capsys.readouterr().out)
+    assert verdict["outcome"] == "unknown"
+    assert not verdict["culprits"]
+    assert verdict["why"]
 
 
 @pytest.mark.parametrize("torch", ["2.3", "2.5", "2.7", "2.8", "2.11", "2.15"])

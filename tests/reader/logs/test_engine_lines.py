@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.reader.logs.engine_lines import KV_TRANSFER, is_talk, kv_peer, wait_of
+from hangscope.reader.logs.engine_lines import KV_TRANSFER, kv_peer, wait_of
+from hangscope.reader.logs.quoted_words import is_quoted
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_every_pair_of_two_nodes_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "talk"),
+    ("line", "quoted"),
     [
         ("bob: then you get `EngineDeadError` and", True),
         ('alice: docs say "EngineDeadError is fatal", right?', True),
@@ -62,9 +63,9 @@ def test_every_pair_of_two_nodes_is_read() -> None:
         ("EngineDeadError", False),
     ],
 )
-def test_what_is_quoted_is_talk(line: str, talk: bool) -> None:
+def test_what_a_person_quotes_is_no_failure(line: str, quoted: bool) -> None:
     """Backticks and quotes in prose; a value of JSON, of a dict or of a field is the log's own."""
-    assert is_talk(line, line.index("EngineDeadError")) is talk
+    assert is_quoted(line, line.index("EngineDeadError")) is quoted
 
 
 @pytest.mark.parametrize(

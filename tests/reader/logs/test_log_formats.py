@@ -319,7 +319,7 @@ def test_quotes_fences_and_entities_come_off() -> None:
             "EI0002: [PID: 29] 2026-11-15-15:09:34.713.335 The wait execution of the Notify register times out. "
             "Reason: The Notify register has not received the Notify record from remote rank: [24]. base information: "
             "[streamID:[1], taskID[3], tag[AllReduce_group_name_1654], x]",
-            "other",
+            "wait_timeout",
             {"peer_rank": 24, "operation": "all_reduce", "effect": True},
         ),
         (

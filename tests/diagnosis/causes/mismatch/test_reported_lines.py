@@ -4,25 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kits.pasted_logs import short, verdict_on
-
-TIMED_OUT = (
-    "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 60000ms for recv operation to complete"
-)
-LOST = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:34521"
-LIBRARY = "/usr/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
-
-
-def raised(rank: int, line: int, operation: str = "all_reduce", error: str = TIMED_OUT) -> str:
-    rows = (
-        "Traceback (most recent call last):",
-        f'  File "/home/me/train.py", line {line}, in main',
-        f"    dist.{operation}(t)",
-        f'  File "{LIBRARY}", line 2810, in {operation}',
-        "    work.wait()",
-        error,
-    )
-    return "".join(f"[rank{rank}]: {row}\n" for row in rows)
+from kits.pasted_logs import LOST, TIMED_OUT, raised, short, verdict_on
 
 
 @pytest.mark.parametrize("operation", ["all_reduce", "barrier"])
