@@ -41,7 +41,7 @@ from hangscope.model import (
 )
 from hangscope.reader.sources import blackbox_file
 from kits.lost_evidence import CASES
-from kits.pasted_logs import raised, short, verdict_on
+from kits.pasted_logs import verdict_on
 from kits.small_jobs import Op, job, recv, send
 
 A = "A"
@@ -428,19 +428,6 @@ def test_an_odd_count_in_ras_goes_before_an_odd_stack() -> None:
 
     found = diagnose(job({}, {}, world=range(4), facts=Facts(ras=(RAS,), stacks=tuple(map(stack, range(4))))))
     assert chosen(found) == ("odd_in_ras", [2])
-
-
-def test_tracebacks_of_a_timeout_go_before_stacks_alone() -> None:
-    """Stacks that were taken at some other moment show another odd rank."""
-    stacks = "".join(
-        f"[rank{rank}]: Thread 0x0000{rank} (most recent call first):\n"
-        f'[rank{rank}]:   File "/home/me/train.py", line {77 if rank == 4 else 50} in main\n'
-        f'[rank{rank}]:   File "/home/me/train.py", line 90 in <module>\n[rank{rank}]: \n'
-        for rank in range(5)
-    )
-    waited = raised(0, 10) + "".join(raised(rank, 19) for rank in (1, 2, 3, 4))
-    assert short(verdict_on(stacks))[2] == [4]
-    assert short(verdict_on(stacks + waited)) == ("hang", "mismatch", [0])
 
 
 # ---- every edge is needed --------------------------------------------------------------------------------------------
