@@ -111,7 +111,8 @@ def _who(branch: Branch, tree: StackTree, look: Look) -> tuple[Piece, ...]:
     if accused and not branch.ways:
         return (Piece(text, "culprit"), Piece("  ◀ culprit", "culprit"))
     if branch.odd:
-        return (Piece(text, "waiting"), Piece(f"  ◀ few: {branch.stacks} of {_total(tree)}", "waiting"))
+        threads = " threads" if tree.all_threads else ""
+        return (Piece(text, "waiting"), Piece(f"  ◀ few: {branch.stacks} of {_total(tree)}{threads}", "waiting"))
     return (Piece(text, "label"),)
 
 
