@@ -3,13 +3,15 @@
     python release/python_offsets.py /usr/include/python3.12 …
 
 Each argument is a directory with a release's Python.h and internal/. For 3.10 to 3.12 the table has the offsets
-themselves; from 3.13 on the interpreter tells them (_Py_DebugOffsets), and the table has where which stands.
+themselves; from 3.13 on the interpreter tells them (_Py_DebugOffsets), and the table has where which stands. Of a
+release that is not given, the table keeps what it has.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -28,10 +30,19 @@ COMMON = {
     "object.type": "PyObject, ob_type",
     "type.name": "PyTypeObject, tp_name",
     "interpreters": "_PyRuntimeState, interpreters.head",
+    "runtime.finalizing": "_PyRuntimeState, _finalizing",
     "interpreter.next": "PyInterpreterState, next",
     "thread.next": "PyThreadState, next",
     "thread.id": "PyThreadState, thread_id",
+    "dict.keys": "PyDictObject, ma_keys",
+    "dict.values": "PyDictObject, ma_values",
+    "tuple.size": "PyTupleObject, ob_base.ob_size",
+    "tuple.items": "PyTupleObject, ob_item",
+    "list.size": "PyListObject, ob_base.ob_size",
+    "list.items": "PyListObject, ob_item",
 }
+WHOLE_NUMBERS = {"int.tag": "PyLongObject, ob_base.ob_size", "int.digits": "PyLongObject, ob_digit"}
+"""Until 3.11; the tag is the number of digits then, negative where the number is."""
 SIZES = {"unicode.ascii": "PyASCIIObject", "unicode.compact": "PyCompactUnicodeObject"}
 BY_RELEASE = {
     10: {
@@ -40,10 +51,16 @@ BY_RELEASE = {
         "frame.previous": "PyFrameObject, f_back",
         "frame.code": "PyFrameObject, f_code",
         "frame.instruction": "PyFrameObject, f_lasti",
+        "frame.locals": "PyFrameObject, f_localsplus",
+        "code.names": "PyCodeObject, co_varnames",
+        "interpreter.modules": "PyInterpreterState, modules",
+        **WHOLE_NUMBERS,
         "runtime.gil_holder": "_PyRuntimeState, ceval.gil.last_holder",
         "runtime.gil_locked": "_PyRuntimeState, ceval.gil.locked",
     },
     11: {
+        "interpreter.modules": "PyInterpreterState, modules",
+        **WHOLE_NUMBERS,
         "runtime.gil_holder": "_PyRuntimeState, ceval.gil.last_holder",
         "runtime.gil_locked": "_PyRuntimeState, ceval.gil.locked",
     },
@@ -51,6 +68,9 @@ BY_RELEASE = {
         "interpreter.gil": "PyInterpreterState, ceval.gil",
         "gil.holder": "struct _gil_runtime_state, last_holder",
         "gil.locked": "struct _gil_runtime_state, locked",
+        "interpreter.modules": "PyInterpreterState, imports.modules",
+        "int.tag": "PyLongObject, long_value.lv_tag",
+        "int.digits": "PyLongObject, long_value.ob_digit",
     },
 }
 SINCE_11 = {
@@ -63,10 +83,13 @@ SINCE_11 = {
     "frame.code": "_PyInterpreterFrame, f_code",
     "frame.instruction": "_PyInterpreterFrame, prev_instr",
     "code.instructions": "PyCodeObject, co_code_adaptive",
+    "frame.locals": "_PyInterpreterFrame, localsplus",
+    "code.names": "PyCodeObject, co_localsplusnames",
 }
 DEBUG_FIELDS = {
     "free_threaded": "free_threaded",
     "interpreters": "runtime_state.interpreters_head",
+    "runtime.finalizing": "runtime_state.finalizing",
     "interpreter.next": "interpreter_state.next",
     "interpreter.threads": "interpreter_state.threads_head",
     "interpreter.gil_locked": "interpreter_state.gil_runtime_state_locked",
@@ -91,15 +114,27 @@ DEBUG_FIELDS = {
     "bytes.data": "bytes_object.ob_sval",
     "object.type": "pyobject.ob_type",
     "type.name": "type_object.tp_name",
+    "interpreter.modules": "interpreter_state.imports_modules",
+    "frame.locals": "interpreter_frame.localsplus",
+    "code.names": "code_object.localsplusnames",
+    "dict.keys": "dict_object.ma_keys",
+    "dict.values": "dict_object.ma_values",
+    "tuple.size": "tuple_object.ob_size",
+    "tuple.items": "tuple_object.ob_item",
+    "list.size": "list_object.ob_size",
+    "list.items": "list_object.ob_item",
+    "int.tag": "long_object.lv_tag",
+    "int.digits": "long_object.ob_digit",
 }
 
 
 def main(places: list[str]) -> int:
     if not places:
         raise SystemExit((__doc__ or "").strip())
-    direct = {}
-    by_itself = {}
-    releases = {}
+    known = runpy.run_path(str(TABLE))
+    direct = dict(known["OFFSETS"])
+    by_itself = dict(known["DEBUG_OFFSETS_AT"])
+    releases = {int(each.split(".")[1]): each for each in re.findall(r"3\.\d+\.\d+", known["__doc__"])}
     for place in map(Path, places):
         patch = (place / "patchlevel.h").read_text()
         version = re.findall(r'PY_VERSION\s+"([^"]+)"', patch)[0]

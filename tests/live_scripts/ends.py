@@ -1,12 +1,12 @@
 """Ranks that end in every way there is while their worker server is asked 50 times a second: no end may be changed.
 
-    python tests/live_scripts/ends.py [--ends 2000] [--rate 50] [--companion DIR] [--seed 0]
+    python tests/live_scripts/ends.py [--ends 2000] [--rate 50] [--companion DIR] [--outside]
 
 Each rank is forked off a process that has imported torch, starts a companion as it would, makes a group of one, and
 ends in one of `KINDS`. Its status and what it prints are compared with those of the same end without a companion.
 A rank that aborts leaves a core, whose aborting thread is shown where gdb is there: `WorkerServer` in it is our doing,
 a Gloo thread that frees a tensor while Python ends is torch's own. Takes half a second an end; `--companion` takes that
-of another tree.
+of another tree, `--outside` has the ranks read from outside instead, as by default: no server is in them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
+
+from hangscope.recorder.live.companion_hook import with_companion
 
 COMPANION = Path(__file__).parents[2] / "src/hangscope/recorder/live/companion"
 QUESTIONS = (
@@ -242,6 +246,41 @@ def ask_all(sockets: Path, rate: float) -> None:
     print(f"questions: {dict(asked)}", flush=True)
 
 
+def read_all(sockets: Path, rate: float) -> None:
+    """The same for ranks that are read from outside: counters, rings, groups, calls and stacks, also while they go."""
+    from hangscope.sources import stacks
+    from hangscope.sources.cannot_read import CannotRead
+    from hangscope.sources.distributed_state import DistributedState
+    from hangscope.sources.flight_recorder.outside import open_process
+
+    def recorders(pid: int) -> None:
+        with open_process(pid) as process:
+            for backend in process.recorders():
+                process.counters()
+                process.dump(backend)
+
+    def groups(pid: int) -> None:
+        with DistributedState(pid) as state:
+            state.groups()
+            state.calls()
+            state.gil_holder()
+
+    read: dict[str, int] = collections.Counter()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.suppress(KeyboardInterrupt):
+        parent = os.getppid()
+        while os.getppid() == parent:
+            for each in sockets.glob("*.json"):
+                for look in (recorders, groups, stacks.python_stacks):
+                    try:
+                        look(int(each.stem))
+                        read["good"] += 1
+                    except CannotRead:
+                        read["refused"] += 1
+            time.sleep(1 / rate)
+    print(f"readings: {dict(read)}", flush=True)
+
+
 # ---- all together ----------------------------------------------------------------------------------------------------
 
 
@@ -265,7 +304,9 @@ def main(given: Any, folder: Path) -> Callable[[], None]:
     sockets = folder / "sockets"
     sockets.mkdir(mode=0o700)
     words = [sys.executable, str(Path(__file__).resolve()), "--ask", str(sockets), "--rate", str(given.rate)]
-    asker = subprocess.Popen(words)
+    asker = subprocess.Popen([*words, *(["--outside"] if given.outside else [])])
+    if given.outside:
+        os.environ.update(with_companion({}, sockets=sockets, outside=True))
     kinds = given.kinds or list(KINDS)
     control: dict[str, set[tuple[int, str]]] = {kind: set() for kind in kinds}
     slowest: dict[str, list[float]] = {kind: [0.0, 0.0] for kind in kinds}
@@ -315,6 +356,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--controls", type=int, default=3, help="ends of each kind without a companion")
     parser.add_argument("--kinds", nargs="*", choices=list(KINDS))
     parser.add_argument("--companion", type=Path, default=COMPANION)
+    parser.add_argument("--outside", action="store_true")
     parser.add_argument("--ask", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -322,7 +364,7 @@ def options() -> argparse.Namespace:
 if __name__ == "__main__":
     asked_for = options()
     if asked_for.ask is not None:
-        ask_all(asked_for.ask, asked_for.rate)
+        (read_all if asked_for.outside else ask_all)(asked_for.ask, asked_for.rate)
     else:
         made = Path(tempfile.mkdtemp())
         what_is_left = main(asked_for, made)

@@ -7,7 +7,7 @@ only where two walks of it agree, or else it is marked as running. Native frames
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ MOST_FRAMES_OF_ALL = 20_000
 _MOST_INTERPRETERS = 16
 _WALKS = 4
 _MOST_CODE = 1 << 24
+_FRAME_WORDS = 24
 _OF_C = 3
 """Frames that C code pushes (3.12 and newer): they have no code of Python's."""
 _ENTRY = "<interpreter trampoline>"
@@ -90,10 +91,30 @@ def thread_stacks(pid: int, seconds: float = MOST_S) -> tuple[str, list[ThreadSt
     raise AssertionError
 
 
+def thread_frames(python: Interpreter, pid: int) -> Iterator[tuple[int, list[tuple[int, CodeLine]]]]:
+    """The kernel's number of each thread, and where each of its frames lies, innermost first: read once, so that it is
+    for the caller to see whether it holds."""
+    numbers = _numbers(pid)
+    states = [state for state, _ in _states(python)]
+    for state in states:
+        yield _number(python, numbers, state, states), list(_chain(python, state, MOST_FRAMES))
+
+
 def _threads(python: Interpreter, pid: int) -> Iterator[ThreadStack]:
-    memory, at = python.memory, python.offsets
     numbers = _numbers(pid)
     left = MOST_FRAMES_OF_ALL
+    states = list(_states(python))
+    for state, has_gil in states:
+        number = _number(python, numbers, state, [each for each, _ in states])
+        found = _thread(python, numbers, number, state, has_gil, min(left, MOST_FRAMES))
+        left -= len(found.frames)
+        if found.frames:
+            yield found
+
+
+def _states(python: Interpreter) -> Iterator[tuple[int, bool]]:
+    """The states of all threads, and whether each has the GIL."""
+    memory, at = python.memory, python.offsets
     states: set[int] = set()
     interpreter = memory.word(python.runtime + at["interpreters"])
     if not interpreter:
@@ -103,10 +124,7 @@ def _threads(python: Interpreter, pid: int) -> Iterator[ThreadStack]:
         state = memory.word(interpreter + at["interpreter.threads"])
         while state and len(states) < MOST_THREADS and state not in states:
             states.add(state)
-            found = _thread(python, numbers, state, state == holder, min(left, MOST_FRAMES))
-            left -= len(found.frames)
-            if found.frames:
-                yield found
+            yield state, state == holder
             state = memory.word(state + at["thread.next"])
         interpreter = memory.word(interpreter + at["interpreter.next"])
         if not interpreter:
@@ -129,11 +147,26 @@ def _gil_holder(python: Interpreter, interpreter: int) -> int:
         return 0
 
 
-def _thread(python: Interpreter, numbers: _Numbers, state: int, has_gil: bool, most: int) -> ThreadStack:
+def gil_holder(python: Interpreter) -> tuple[int, ...] | None:
+    """The thread state that has the GIL of the first interpreter, its innermost frame, and what is in that frame; None
+    where none has it."""
     memory, at = python.memory, python.offsets
-    pthread = memory.word(state + at["thread.id"])
-    inner = memory.word(state + at["thread.native_id"]) if "thread.native_id" in at else 0
-    thread = numbers.of(inner)
+    holder = _gil_holder(python, memory.word(python.runtime + at["interpreters"]))
+    if not holder:
+        return None
+    frame = next((frame for frame, _ in _chain(python, holder, MOST_FRAMES)), 0)
+    return (holder, frame, *memory.words(frame, _FRAME_WORDS)) if frame else (holder, 0)
+
+
+def _number(python: Interpreter, numbers: _Numbers, state: int, states: Sequence[int]) -> int:
+    """The kernel's number of a thread. Python 3.10 does not keep it: there the oldest one is the main thread's."""
+    if "thread.native_id" not in python.offsets:
+        return numbers.pid if state == states[-1] else 0
+    return numbers.of(python.memory.word(state + python.offsets["thread.native_id"]))
+
+
+def _thread(python: Interpreter, numbers: _Numbers, thread: int, state: int, has_gil: bool, most: int) -> ThreadStack:
+    pthread = python.memory.word(state + python.offsets["thread.id"])
     before: tuple[tuple[CodeLine, ...], bool] | None = None
     same = False
     for _ in range(_WALKS):
@@ -151,23 +184,27 @@ def _thread(python: Interpreter, numbers: _Numbers, state: int, has_gil: bool, m
 
 
 def _frames(python: Interpreter, state: int, most: int) -> tuple[tuple[CodeLine, ...], bool]:
+    found = [line for _, line in _chain(python, state, most + 1)]
+    return tuple(found[:most]), len(found) > most
+
+
+def _chain(python: Interpreter, state: int, most: int) -> Iterator[tuple[int, CodeLine]]:
+    """Where each frame of a thread lies, and what it is in, innermost first."""
     memory, at = python.memory, python.offsets
     if "thread.cframe" in at:
         cframe = memory.word(state + at["thread.cframe"])
         frame = memory.word(cframe + at["cframe.frame"]) if cframe else 0
     else:
         frame = memory.word(state + at["thread.frame"])
-    found: list[CodeLine] = []
     seen: set[int] = set()
-    while frame and len(found) < most:
+    while frame and len(seen) < most:
         if frame in seen:
             raise Torn("a stack that runs in a circle")
         seen.add(frame)
         line = _frame(python, frame)
         if line is not None:
-            found.append(line)
+            yield frame, line
         frame = memory.word(frame + at["frame.previous"])
-    return tuple(found), bool(frame)
 
 
 def _frame(python: Interpreter, frame: int) -> CodeLine | None:

@@ -286,7 +286,7 @@ def test_a_job_that_was_started_without_us_can_be_captured(start: Starter, tmp_p
     row = rank_row(tmp_path / "i", 3)
     assert (row["pid"], row["state"], row["exit_status"]) == (rank.process.pid, "S", None)
     gaps = {gap["what"]: gap["why"] for gap in node_file(tmp_path / "i")["gaps"]}
-    assert gaps["recorder of rank 3"] == "no companion runs in it"
+    assert gaps["recorder of rank 3"] == "no torch is loaded in it"
     if "stacks of rank 3" not in gaps:
         [stack] = (tmp_path / "i").glob("nodes/*/stacks/rank_3.1.txt")
         assert "waits" in stack.read_text()

@@ -43,7 +43,7 @@ from hangscope.recorder.launch.run_job import AUTO, LOOKS, RunOptions, run
     default=AUTO,
     show_default=True,
     help="How the ranks are looked at: outside reads their memory, so that no thread, server or socket of ours is in a "
-    "rank (torch 2.11 and newer, ranks of torchrun and Slurm); inside asks a companion; auto: inside, for now.",
+    "rank (torch 2.11 and newer); inside asks a companion; auto: outside, where nothing is missed by it.",
     **from_environ("LOOK"),
 )
 @click.option(

@@ -15,6 +15,7 @@ from hangscope.processes.file_waits import MOST_PROCESSES
 from hangscope.processes.process_activity import ActivitySample
 from hangscope.recorder.capture import flight_recorder, output_files, python_stacks
 from hangscope.recorder.live.find_ranks import RankProcess
+from hangscope.recorder.live.gil_watch import keeps_gil
 from hangscope.recorder.live.polling import json_object
 from hangscope.recorder.live.recorder_questions import MOST_MEMORY
 from hangscope.recorder.live.watched_rank import WatchedRank
@@ -60,13 +61,17 @@ def second_sample(
     between, beside what we asked of it."""
     answering = rank.answering
     before = ActivitySample.of(rank.process.pid, time.monotonic(), answering=answering)
-    if ended.wait(between_s) or rank.handle.ended():
+    if rank.process.socket is None:
+        rank.python_answers = False if keeps_gil(rank.process.pid, ended, between_s) else None
+    elif ended.wait(between_s):
+        return
+    if ended.is_set() or rank.handle.ended():
         return
     rank.activity = ActivitySample.of(rank.process.pid, time.monotonic(), answering=answering).since(before)
     _look_at_files(rank, ranks)
     if rank.python_answers is False:
-        rank.server_answers = ask(rank.process.socket or "", "ping", PING_S).ok
-        # The first question to its Python is still open.
+        if rank.process.socket is not None:  # the first question to its Python is still open
+            rank.server_answers = ask(rank.process.socket, "ping", PING_S).ok
         python_stacks.sample(node_dir, _without_server(rank), number, native=True)
     else:
         _save_stacks(node_dir, rank, number)
@@ -152,7 +157,8 @@ def save_last_answers(node_dir: NodeDir, rank: WatchedRank) -> None:
     lost = rank.ended or rank.server_answers is False
     python_stacks.keep_crash(node_dir, rank.process, rank.exit_status, rank.rights)
     if lost and rank.last_stack:
-        python_stacks.keep(node_dir, rank.process, 1, rank.last_stack, "worker-server")
+        by = "worker-server" if rank.process.socket is not None else "memory"
+        python_stacks.keep(node_dir, rank.process, 1, rank.last_stack, by)
     if not any(node_dir.has(f"dumps/{name}_rank_{rank.number}.{ending}") for name, ending in _DUMPS):
         _save_last_rings(node_dir, rank, lost=lost)
 

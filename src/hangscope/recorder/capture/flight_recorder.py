@@ -8,6 +8,7 @@ takes milliseconds, and the rank may be gone in a second. JSON answers never hav
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from hangscope.incident.node_dir import NodeDir
@@ -17,10 +18,13 @@ from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import ServerAnswer, ask
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Patience
+from hangscope.sources.distributed_state import DistributedState
 from hangscope.sources.flight_recorder.outside import CannotRead, dump_bytes, open_process
 
 QUICK_S = 3.0
 STACKS_S = 6.5
+KNOW_NO_MEMBERS = frozenset(("gloo", "nccl2"))
+"""Recorders whose own list of groups is of no use; the groups are Python's then."""
 MEMORY_S = 6.0
 """For reading it from outside: a page of the process may come from a file system that hangs."""
 MOST_BYTES = 64 << 20
@@ -80,13 +84,17 @@ def from_outside(node_dir: NodeDir, rank: WatchedRank) -> str:
         return "it has ended"
     pid = rank.process.pid
     try:
-        dumps, reasons = Patience(MEMORY_S).ask(str(pid), lambda: _read_memory(pid))
+        dumps, reasons, groups = Patience(MEMORY_S).ask(str(pid), lambda: _read_memory(pid))
     except CannotRead as error:
         return error.reason if error.cure is None else f"{error.reason}; what helps: {error.cure}"
     except OSError as error:
         return f"its memory: {error.strerror or error}"
+    if groups:
+        rank.take_groups({"groups": groups})
     for backend, dump in dumps.items():
         rank.take_full(backend, dump)
+        if backend in KNOW_NO_MEMBERS and rank.groups:
+            dump = {**dump, "pg_config": rank.members(backend)}
         name = f"dumps/{backend}_rank_{rank.number}.pickle"
         if not node_dir.has(name) and not node_dir.has(f"dumps/{backend}_rank_{rank.number}.json"):
             node_dir.write(name, dump_bytes(dump), rank=rank.number)
@@ -97,9 +105,10 @@ def from_outside(node_dir: NodeDir, rank: WatchedRank) -> str:
     return "; ".join(reasons) or "it has recorded nothing so far"
 
 
-def _read_memory(pid: int) -> tuple[dict[str, dict[str, Any]], list[str]]:
-    """(The dumps by backend, why others could not be read.) Of a process that changes while it is read, once more."""
+def _read_memory(pid: int) -> tuple[dict[str, dict[str, Any]], list[str], list[dict[str, Any]]]:
+    """(The dumps by backend, why others could not be read, the groups as Python knows them.)"""
     dumps: dict[str, dict[str, Any]] = {}
+    groups: list[dict[str, Any]] = []
     with open_process(pid) as process:
         reasons = [f"{backend}: {why}" for backend, why in process.reasons.items()]
         for backend in process.recorders():
@@ -110,7 +119,10 @@ def _read_memory(pid: int) -> tuple[dict[str, dict[str, Any]], list[str]]:
                 continue
             if dump["entries"] or dump["pg_status"]:
                 dumps[backend] = dump
-    return dumps, reasons
+        if KNOW_NO_MEMBERS & dumps.keys():
+            with contextlib.suppress(CannotRead), DistributedState(pid) as state:
+                groups = state.groups()
+    return dumps, reasons, groups
 
 
 def is_empty(body: bytes) -> bool:

@@ -7,6 +7,7 @@ answers other questions while this one stays open means that something holds the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from hangscope.recorder.live.find_ranks import RankProcess, is_python
 from hangscope.recorder.live.worker_server import ask
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Patience
-from hangscope.sources import stacks
+from hangscope.sources import distributed_state, stacks
 from hangscope.sources.cannot_read import CannotRead
 
 ANSWER_S = 2.0
@@ -74,6 +75,7 @@ def sample(node_dir: NodeDir, process: RankProcess, number: int, *, native: bool
     if text is None:
         text, by, why = from_outside(process.pid, native=native)
         reasons.append(why)
+        _keep_calls_from_outside(node_dir, process, number)
     if text is None:
         by = "faulthandler"
         text, why = _by_signal(process)
@@ -90,7 +92,17 @@ def _keep_calls(node_dir: NodeDir, process: RankProcess, number: int) -> None:
     if process.socket is None or "hangscope_calls" not in process.handlers:
         return
     answer = ask(process.socket, "hangscope_calls", ANSWER_S, MOST_CALLS)
-    calls = _calls_in(answer.body) if answer.ok else []
+    _write_calls(node_dir, process, number, _calls_in(answer.body) if answer.ok else [])
+
+
+def _keep_calls_from_outside(node_dir: NodeDir, process: RankProcess, number: int) -> None:
+    """The same, out of its memory."""
+    with contextlib.suppress(CannotRead, OSError):
+        calls = Patience(OWN_S).ask(str(process.pid), lambda: distributed_state.calls_of(process.pid))
+        _write_calls(node_dir, process, number, calls)
+
+
+def _write_calls(node_dir: NodeDir, process: RankProcess, number: int, calls: list[dict[str, Any]]) -> None:
     if calls:
         known = {"schema": "hangscope.calls/1", "rank": process.rank, "pid": process.pid, "sample": number}
         name = f"stacks/rank_{process.rank}.{number}.calls.json"

@@ -27,7 +27,7 @@ from hangscope.recorder.capture.snapshot_target import (
     is_of_its_writer,
     may_follow,
 )
-from hangscope.recorder.live import find_ranks
+from hangscope.recorder.live import find_ranks, outside_look
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.node_ranks import BOX_S
 from hangscope.recorder.live.polling import Polling
@@ -221,7 +221,9 @@ def _ranks(sockets: Path, pid: int | None, boxes: Path | None = None) -> list[Wa
     if pid is None:
         return watched(sockets, [])
     launcher = _launcher_of(pid)
-    processes = find_ranks.ranks_below(launcher) or find_ranks.ranks_by_title(launcher)
+    processes = outside_look.ranks_below(launcher) or find_ranks.ranks_by_title(launcher)
+    if not processes and not sockets.is_dir():
+        processes = outside_look.ranks_by_memory(launcher)
     return watched(sockets, processes, boxes, launcher)
 
 

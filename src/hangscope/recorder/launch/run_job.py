@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 import shutil
 import signal
 import subprocess
@@ -31,11 +32,12 @@ from hangscope.recorder.live.companion_hook import with_companion
 from hangscope.recorder.rundir import tidy
 from hangscope.recorder.rundir.job_identity import JobIdentity, identify
 from hangscope.recorder.rundir.run_directory import RunFolders
-from hangscope.recorder.setup import blackbox_library, gpu_core_settings
+from hangscope.recorder.setup import blackbox_library, gpu_core_settings, variables
 from hangscope.safeio.safe_files import Patience, Refused
 from hangscope.sources.cannot_read import CannotRead
 from hangscope.sources.process_memory import ProcessMemory
 
+TRIED_ON = "x86_64"
 AUTO, OUTSIDE, INSIDE = "auto", "outside", "inside"
 LOOKS = (AUTO, OUTSIDE, INSIDE)
 DRAIN_S = 10.0
@@ -59,7 +61,8 @@ class RunOptions:
     """Whether the GPUs can be asked what they run; None for what suits the rest."""
     keep: bool = False
     look: str = AUTO
-    """How the ranks are looked at: `outside`, by reading their memory, or `inside`, by asking their companion."""
+    """How the ranks are looked at: `outside`, by reading their memory, or `inside`, by asking their companion. `auto`
+    is `outside` where nothing is missed by it."""
     term_grace: float | None = None
     metrics_file: Path | None = None
     metrics_port: str | None = None
@@ -182,7 +185,7 @@ class _Run:
         return Command(
             words,
             environ={
-                **with_companion(given, sockets=self.sockets, outside=self._looks_from_outside()),
+                **with_companion(given, sockets=self.sockets, outside=self._looks_from_outside(given)),
                 "HANGSCOPE_DIR": str(self.folders.root),
                 **run_places.temporary_directories(self.environ),
             },
@@ -191,18 +194,24 @@ class _Run:
             on_alarm=events.alarm,
         )
 
-    def _looks_from_outside(self) -> bool:
-        """Whether the ranks need not answer. `auto` asks them: what only their own process tells, as the members of
-        Gloo's groups, is then in the evidence."""
-        if self.options.look != OUTSIDE:
+    def _looks_from_outside(self, prepared: Mapping[str, str]) -> bool:
+        """Whether the ranks need not answer: each that can be read from outside is, by itself. `auto` asks them where
+        only they can tell what is wanted."""
+        if self.options.look == INSIDE:
             return False
+        why = self._asks_from_inside(prepared)
+        if why and self.options.look == OUTSIDE:
+            self.say(f"warning: --look outside: {why}; the ranks are asked from inside")
+        return not why
+
+    def _asks_from_inside(self, prepared: Mapping[str, str]) -> str:
         if self.options.agent.on_hang.wandb:
-            self.say("warning: --on-hang wandb needs the ranks' companion: --look outside does not count")
-            return False
-        refused = reading_refused()
-        if refused is not None:
-            self.say(f"warning: --look outside: {refused}; the ranks are asked from inside")
-        return refused is None
+            return "--on-hang wandb needs the ranks' own W&B run"
+        if self.options.look == AUTO and variables.as_bool(prepared.get("TORCH_NCCL_ENABLE_TIMING", "")):
+            return "when an operation started, NCCL's events tell in the rank alone"
+        if self.options.look == AUTO and os.uname().machine != TRIED_ON:
+            return f"reading ranks from outside was not tried on {os.uname().machine}"
+        return reading_refused() or ""
 
     def _server(self, node: NodeFacts) -> ServerPush | None:
         return None if self.options.server is None else ServerPush(self.options.server, node, self.environ, self.say)

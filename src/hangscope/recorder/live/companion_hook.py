@@ -7,18 +7,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hangscope.processes import linux_process
+from hangscope.sources.flight_recorder.known_layouts import LAYOUTS
+from hangscope.sources.flight_recorder.layout import release_of
+from hangscope.sources.known_pythons import DEBUG_OFFSETS_AT, OFFSETS
 
 COMPANION = Path(__file__).with_name("companion")
 _TAKES_WORD = "WX"
 """Of Python's own options those that are followed by a word; after `-c` and `-m` the options are the script's."""
 
 
+RECORDER_IS_ON = (2, 11)
 FROM_OUTSIDE = "HANGSCOPE_FROM_OUTSIDE"
 
 
 def with_companion(environ: Mapping[str, str], *, sockets: Path, outside: bool = False) -> dict[str, str]:
     """The environment that makes every Python of the job register itself in `sockets`. With `outside`, nothing has to
-    answer in a rank that can be read from outside."""
+    answer in a rank that we, its ancestor, can read from outside: it says who reads and what is known."""
     path = environ.get("PYTHONPATH")
     kept = {name: value for name, value in environ.items() if name != FROM_OUTSIDE}  # of a run around this one
     return {
@@ -26,8 +30,21 @@ def with_companion(environ: Mapping[str, str], *, sockets: Path, outside: bool =
         **_crash_stacks(environ),
         "PYTHONPATH": f"{COMPANION}{os.pathsep}{path}" if path else str(COMPANION),
         "HANGSCOPE_SOCKETS": str(sockets),
-        **({FROM_OUTSIDE: "1"} if outside else {}),
+        **({FROM_OUTSIDE: _reader()} if outside else {}),
     }
+
+
+def _reader() -> str:
+    namespace = os.readlink("/proc/self/ns/user")
+    pythons = {*OFFSETS, *DEBUG_OFFSETS_AT}
+    known = (*known_torches(), (3, min(pythons)), (3, max(pythons)))
+    return " ".join((str(os.getpid()), str(os.geteuid()), namespace, *(".".join(map(str, each)) for each in known)))
+
+
+def known_torches() -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The first release whose recorder is on by itself, and the last whose layout is known."""
+    last = max(release_of(proof.torch) for layout in LAYOUTS for proof in layout.proofs)
+    return RECORDER_IS_ON, last
 
 
 def _crash_stacks(environ: Mapping[str, str]) -> dict[str, str]:

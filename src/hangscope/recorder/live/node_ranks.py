@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.processes import linux_process, process_roles
-from hangscope.recorder.live import companion_hook, find_ranks
+from hangscope.recorder.live import companion_hook, find_ranks, outside_look
 from hangscope.recorder.live.boxes import box_identity
 from hangscope.recorder.live.boxes.box_watch import BoxWatch
 from hangscope.recorder.live.find_ranks import RankProcess, Registry
@@ -87,15 +87,17 @@ class NodeRanks:
             living[pid].role = role
 
     def _below(self, command: int) -> list[RankProcess]:
-        found = find_ranks.ranks_below(command) or self._titled(command)
+        found = outside_look.ranks_below(command) or self._unnamed(command)
         if not found and self._tasks_are_ranks:
             return find_ranks.tasks_below(command)
         return found
 
-    def _titled(self, command: int) -> list[RankProcess]:
-        """Workers of an engine in which no companion runs, by their titles."""
+    def _unnamed(self, command: int) -> list[RankProcess]:
+        """Ranks without RANK in which no companion runs: workers of an engine by their titles, others by memory."""
         registered = {process.pid for process in self._registry.processes()}
         found = find_ranks.ranks_by_title(command)
+        if not found and not registered:
+            found = outside_look.ranks_by_memory(command)
         return found if registered.isdisjoint(process.pid for process in found) else []
 
     def _is_known(self, process: RankProcess) -> bool:
@@ -108,16 +110,20 @@ class NodeRanks:
     def _take_registered(self, process: RankProcess, now: float, asker: Asker) -> None:
         if process.rank is not None:
             self.add(process)
-        elif process.asks_python and process.socket:
-            self._ask_who(process.pid, process.socket, now, asker)
+        elif process.socket is None or process.asks_python:
+            self._ask_who(process, now, asker)
 
-    def _ask_who(self, pid: int, socket: str, now: float, asker: Asker) -> None:
+    def _ask_who(self, process: RankProcess, now: float, asker: Asker) -> None:
         """Which rank a process of mp.spawn is, only it knows; many processes are none and never will be."""
+        pid = process.pid
         due, pause = self._ask_again.get(pid, (0.0, FIRST_PAUSE_S))
         if linux_process.stat(pid) is None:
             self._foreign.add(pid)
         elif now >= due or self._expects_more(now):
-            asker.ask(Question(Topic.WHO, pid), socket, "hangscope_progress?groups=1")
+            if process.socket is not None:
+                asker.ask(Question(Topic.WHO, pid), process.socket, "hangscope_progress?groups=1")
+            else:
+                self.identify(pid, outside_look.who(pid))
             self._ask_again[pid] = (now + pause, min(LONGEST_PAUSE_S, 1.2 * pause))
 
     def _take_unregistered(self, process: RankProcess) -> None:

@@ -1,4 +1,5 @@
-"""Ranks in which no companion answers, read from outside: counters once a turn, rings where there is a doubt.
+"""Ranks in which no companion answers, read from outside: counters once a turn, rings where there is a doubt, and now
+and then the members of its groups.
 
 Nothing is asked of such a rank and nothing runs in it for us: its flight recorder is read out of its memory. What that
 needs is the right to read it. Where it cannot be read, that is kept with the reason, and it is tried again ever more
@@ -7,15 +8,27 @@ seldom: before torch is loaded there is nothing to read.
 
 from __future__ import annotations
 
+import contextlib
 import time
+from itertools import islice
 from typing import Any
 
+from hangscope.processes import linux_process
+from hangscope.recorder.live import find_ranks
+from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.sources import stacks
+from hangscope.sources.distributed_state import DistributedState
 from hangscope.sources.flight_recorder.outside import CannotRead, dump_bytes, open_process
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 10.0
 TIMES_PAUSE = 1.3
+GROUPS_S = 30.0
+"""Groups seldom change; sooner where its recorder counts more of them than are known."""
+INIT_S = 1.0
+LONGEST_INIT_S = 3.0
+MOST_BELOW = 256
 DUTY = 0.01
 """The share of one core that reading the rings of one rank may take, where nothing is urgent."""
 
@@ -25,12 +38,16 @@ class OutsideLook:
         self._next_try: dict[int, tuple[float, float]] = {}
         """By process, when (monotonic) its memory is opened next, and the pause after that."""
         self._next_ring: dict[tuple[int, str], float] = {}
+        self._next_groups: dict[int, tuple[float, float]] = {}
+        """By process, when (monotonic) its groups are read next, and the pause after that while it has none."""
 
     def read_counters(self, rank: WatchedRank, now: float) -> None:
         """How far a rank is, by the counters of its recorders."""
         if rank.outside is None and not self._open(rank, now):
             return
         assert rank.outside is not None
+        self._read_distributed(rank, now)
+        rank.finalizing = rank.distributed is not None and rank.distributed.finalizing
         try:
             if not rank.last_status and not self._has_recorder(rank, now):
                 return
@@ -49,10 +66,29 @@ class OutsideLook:
                 for group, (enqueued, started, completed) in groups.items()
             }
             if status:
-                rank.last_status[recorder] = status
+                rank.note_counters(recorder, status)
                 rank.progress.take_counters(recorder, status, now, now_ns)
         rank.unread = None
         rank.last_poll_at = now_ns / 1e9
+
+    def _read_distributed(self, rank: WatchedRank, now: float) -> None:
+        """The members of its groups, or where it looks for the others while it has none."""
+        pid = rank.process.pid
+        due, pause = self._next_groups.get(pid, (0.0, INIT_S))
+        if now < due and _counted(rank) <= len(rank.groups):
+            return
+        if now < due - GROUPS_S + INIT_S:
+            return  # groups that it made for others are counted and not listed
+        try:
+            rank.distributed = rank.distributed or DistributedState(pid)
+            rank.take_groups({"groups": rank.distributed.groups()})
+            arguments = None if rank.groups else rank.distributed.init_arguments()
+        except CannotRead:
+            arguments = None
+        rank.note_init(now, inside=arguments is not None)
+        rank.meets_at = _meets_at(pid, arguments) if arguments is not None else rank.meets_at
+        longer = pause if rank.groups else min(LONGEST_INIT_S, TIMES_PAUSE * pause)
+        self._next_groups[pid] = (now + (GROUPS_S if rank.groups else pause), longer)
 
     def read_doubtful_rings(self, rank: WatchedRank, now: float, threshold: float) -> None:
         """The rings that the counters leave in doubt."""
@@ -65,7 +101,9 @@ class OutsideLook:
                 self._next_ring[key] = now + (time.thread_time() - begun) / DUTY
 
     def read_before_the_end(self, rank: WatchedRank) -> None:
-        """What a rank has recorded last: it may be killed in a moment."""
+        """Where a rank is and what it has recorded last: it may be killed in a moment."""
+        with contextlib.suppress(CannotRead):
+            rank.last_stack = stacks.python_stacks(rank.process.pid)
         for recorder in list(rank.last_status):
             dump = self._read_ring(rank, recorder)
             if dump is not None:
@@ -119,3 +157,62 @@ class OutsideLook:
         rank.close_outside()
         rank.unread = (error.reason, error.cure or "")
         self._next_try[rank.process.pid] = (now + FIRST_PAUSE_S, FIRST_PAUSE_S)
+
+
+def who(pid: int) -> dict[str, Any]:
+    """Which rank a process is and of how many, as its companion would answer; nothing where it is none so far."""
+    try:
+        with DistributedState(pid) as state:
+            own = state.own_rank()
+            if own is not None:
+                return {"rank": own[0], "world_size": own[1]}
+            arguments = state.init_arguments()
+    except CannotRead:
+        return {}
+    if arguments is None:
+        return {}
+    environ = linux_process.environment(pid)
+    given = {name: arguments[name] for name in ("rank", "world_size")}
+    return {
+        name: value if value is not None and value >= 0 else linux_process.whole_number(environ.get(name.upper(), ""))
+        for name, value in given.items()
+    }
+
+
+def ranks_below(pid: int) -> list[RankProcess]:
+    """The ranks below a process, and itself, by their environment; where those are helpers of processes that say
+    themselves that they are the ranks, by these: a script may set RANK in `os.environ`, and its children alone show
+    that."""
+    found = find_ranks.ranks_below(pid)
+    parents = {stat.parent for each in found if (stat := linux_process.stat(each.pid)) is not None} - {pid}
+    if any(who(parent).get("rank") is not None for parent in parents if find_ranks.is_python(parent)):
+        return ranks_by_memory(pid)
+    return found
+
+
+def ranks_by_memory(pid: int) -> list[RankProcess]:
+    """The ranks below a process, and itself, that their own torch.distributed alone tells: those of mp.spawn and its
+    like, which have no RANK in their environment."""
+    found: dict[int, RankProcess] = {}
+    below = [pid, *(each for each, _ in islice(linux_process.descendants(pid), MOST_BELOW))]
+    for each in below:
+        answer = who(each) if find_ranks.is_python(each) else {}
+        number = answer.get("rank")
+        if number is not None and number not in found:
+            found[number] = RankProcess(pid=each, rank=number, world_size=answer["world_size"])
+    return [found[number] for number in sorted(found)]
+
+
+def _counted(rank: WatchedRank) -> int:
+    return max((len(groups) for groups in rank.last_status.values()), default=0)
+
+
+def _meets_at(pid: int, arguments: dict[str, Any]) -> str:
+    """Where init_process_group looks for the others: host and port, or a file."""
+    method = arguments.get("init_method")
+    if isinstance(method, str) and method.startswith(("tcp://", "file://")):
+        return method.partition("?")[0].replace("tcp://", "")[:200]
+    environ = linux_process.environment(pid)
+    if method in (None, "env://") and "MASTER_ADDR" in environ:
+        return f"{environ['MASTER_ADDR']}:{environ.get('MASTER_PORT', '')}"[:200]
+    return ""

@@ -18,6 +18,7 @@ from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Patience
 from hangscope.sources import stacks
 from hangscope.sources.cannot_read import CannotRead
+from hangscope.sources.distributed_state import DistributedState
 
 DUTY = 0.05
 """The share of one core that the samples of one rank may take."""
@@ -69,7 +70,7 @@ class PySpySampler:
 
     def _sample(self, pid: int) -> Any:
         try:
-            return Patience(PY_SPY_S).ask(str(pid), lambda: stacks.as_json(pid))
+            return Patience(PY_SPY_S).ask(str(pid), lambda: _by_ourselves(pid))
         except (CannotRead, OSError) as error:
             self.refused = str(error)
         program = py_spy()
@@ -89,3 +90,14 @@ class PySpySampler:
             return bounded_json.loads(done.out)
         except (OSError, ValueError, subprocess.TimeoutExpired):
             return None
+
+
+def _by_ourselves(pid: int) -> list[dict[str, Any]]:
+    """The stacks of a process, and of each thread whether it has a store of PyTorch's in hand."""
+    rows = stacks.as_json(pid)
+    try:
+        with DistributedState(pid) as state:
+            threads = state.open_stores()
+    except CannotRead:
+        threads = []
+    return [{**row, "store": True} if row["os_thread_id"] in threads else row for row in rows]

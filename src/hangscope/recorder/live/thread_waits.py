@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
@@ -29,6 +30,7 @@ _WAITS = re.compile(
 )
 _COMPILED = re.compile(r"\b_c10d_functional\.(\w+)")
 _STORE = re.compile(r"pytorch\.wait_counter\.(?:TCPStore|FileStore|HashStore)__(\w+)$")
+_STORE_CALLS = frozenset(("get", "set", "wait", "check", "add", "compare_set", "multi_get"))
 # Calls of torch.distributed itself. Below them NCCL may wait with work: it polls its sockets while it connects.
 _CALLS = re.compile(r"torch/distributed/(?:distributed_c10d|_functional_collectives|device_mesh|rendezvous)\.py$")
 # Calls that wait for the rank's own GPU, with all of the CPU. What runs there may wait for a peer, as a replay does.
@@ -76,6 +78,8 @@ class ThreadStack:
     number: int | None
     main: bool
     frames: tuple[StackFrame, ...]
+    store: bool = False
+    """Whether its innermost frame has a store of PyTorch's in hand, as its memory shows."""
 
     @property
     def library_frames(self) -> list[StackFrame]:
@@ -121,7 +125,8 @@ def parse_stacks(value: object) -> list[ThreadStack]:
             number = row.get("os_thread_id")
             main = row.get("main") is True or row.get("thread_name") == "MainThread"
             known = tuple(frame for frame in frames if frame is not None)
-            found.append(ThreadStack(number if isinstance(number, int) else None, main, known))
+            own = number if isinstance(number, int) else None
+            found.append(ThreadStack(own, main, known, row.get("store") is True))
     return found
 
 
@@ -155,7 +160,7 @@ def find_wait(
         candidates += [stack for stack in stacks if stack is not main]
     open_calls = _open_store_calls(counters)
     for stack in candidates:
-        wait = _wait_of(stack, open_calls, source_line)
+        wait = _wait_of(stack, open_calls | _STORE_CALLS if stack.store else open_calls, source_line)
         if wait is not None:
             return wait
     if not counted and main.in_backward:
@@ -198,7 +203,9 @@ def _open_store_calls(counters: Mapping[str, Any]) -> set[str]:
     return found
 
 
-def _wait_of(stack: ThreadStack, open_calls: set[str], source_line: Callable[[StackFrame], str]) -> ThreadWait | None:
+def _wait_of(
+    stack: ThreadStack, open_calls: AbstractSet[str], source_line: Callable[[StackFrame], str]
+) -> ThreadWait | None:
     inner = list(takewhile(lambda frame: not frame.imports, stack.library_frames))
     if any(frame.distributed for frame in inner):
         return _wait_in_distributed(stack, inner)
@@ -226,7 +233,7 @@ def _polls(inner: Sequence[StackFrame]) -> bool:
     return deepest is not None and _CALLS.search(deepest.file) is not None and deepest.name not in _PICKLES
 
 
-def _wait_in_line(line: str, at: StackFrame, thread: int | None, open_calls: set[str]) -> ThreadWait | None:
+def _wait_in_line(line: str, at: StackFrame, thread: int | None, open_calls: AbstractSet[str]) -> ThreadWait | None:
     """By the line of the user's own code that calls into C."""
     compiled = _COMPILED.search(line)
     if compiled is not None:

@@ -1,8 +1,8 @@
 """Ranks that are stuck in a wait which no recorder counts; those in an unfinished operation show without this.
 
 Nothing is sampled while a rank's counters move. A rank whose counters stand still is asked now and then where its
-threads are, however busy the kernel sees them: NCCL polls its sockets while it connects. One that cannot be asked is
-sampled from outside, once its main thread has been idle for half of the threshold, else seldom.
+threads are, or its memory is, however busy the kernel sees them: NCCL polls its sockets while it connects. One that
+py-spy alone can look at is sampled once its main thread has been idle for half of the threshold, else seldom.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ class UnrecordedWaits:
         if now < self._closely_until:
             return LEAST_S
         idle = now - rank.quiet_since >= BEGINS * threshold
-        return min(BETWEEN_S, threshold / 5) if idle or _can_be_asked(rank) else threshold
+        cheap = _can_be_asked(rank) or rank.outside is not None
+        return min(BETWEEN_S, threshold / 5) if idle or cheap else threshold
 
     def _moves(self, rank: WatchedRank, now: float) -> bool:
         """Whether it got anywhere since the last turn: by its counters, else by what the kernel saw its thread do."""
@@ -136,8 +137,10 @@ class UnrecordedWaits:
         """One sample of where the threads of a rank are."""
         stacks = parse_stacks(value)
         rank.position.prepares = self._prepares(rank.process.pid, stacks, now)
-        asked = rank.process.socket is not None
-        cuda = not asked or "dump_nccl_trace_json" in rank.process.handlers  # a build for CPU has no such handler
+        if rank.outside is not None:
+            cuda = rank.outside.for_gpus
+        else:  # a build for CPU has no such handler
+            cuda = rank.process.socket is None or "dump_nccl_trace_json" in rank.process.handlers
         wait = find_wait(
             stacks,
             rank.wait_counters,

@@ -20,6 +20,7 @@ from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.learn_sites import CallSites
 from hangscope.recorder.live.rank_position import RankPosition
 from hangscope.recorder.live.unfinished_ops import RankProgress, rows
+from hangscope.sources.distributed_state import DistributedState
 from hangscope.sources.flight_recorder.outside import OutsideProcess
 
 MOST_GROUPS = 4096
@@ -43,6 +44,9 @@ class WatchedRank:
     pg_names: dict[tuple[str, str], str] = field(default_factory=dict)
     last_active: dict[str, Any] | None = None
     last_status: dict[str, Any] = field(default_factory=dict)
+    stood_in: dict[str, tuple[dict[str, Any], float]] = field(default_factory=dict)
+    """The counters with which it had stood still, and when it was last seen so, where all that came after is that its
+    operation ended: one that fails counts as completed (Gloo, torch 2.13), and a failed rank may take long to end."""
     last_full: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The whole ring of each recorder as it was when a rank of the job ended: nobody may be left to ask later."""
     last_stack: str = ""
@@ -92,6 +96,10 @@ class WatchedRank:
     """Whether a dump with stacks costs it no import."""
     outside: OutsideProcess | None = None
     """Its memory, from which its recorders are read where no companion answers in it."""
+    distributed: DistributedState | None = None
+    """What its torch.distributed knows, in its memory as well."""
+    finalizing: bool = False
+    """Whether its Python is being taken down, as its memory shows."""
     unread: tuple[str, str] | None = None
     """Why its memory cannot be read, and the cure; None where it can, or where nobody tried."""
     from_memory: set[str] = field(default_factory=set)
@@ -157,6 +165,9 @@ class WatchedRank:
         if self.outside is not None:
             self.outside.close()
             self.outside = None
+        if self.distributed is not None:
+            self.distributed.close()
+            self.distributed = None
 
     @property
     def ended_by_ray(self) -> bool:
@@ -171,13 +182,13 @@ class WatchedRank:
     def is_ending(self, now: float) -> bool:
         """Whether it is ending, and has been for a short time: how it ends will be known soon.
 
-        The companion takes its socket away at exit; without one, the kernel's flags tell.
+        The companion takes its socket away at exit; without one, its memory and the kernel's flags tell.
         """
         stat = None if self.ended else linux_process.stat(self.process.pid)
         if stat is None:
             return False
         out = self.process.socket is not None and not os.path.exists(self.process.socket)
-        if not (out or stat.exiting):
+        if not (out or stat.exiting or self.finalizing):
             return False
         if self.ending_since is None:
             self.ending_since = now
@@ -282,7 +293,10 @@ class WatchedRank:
         self.wait_counters = counters
         counter = counters.get("pytorch.wait_counter.c10d.init_process_group")
         count = counter.get("active_count") if isinstance(counter, dict) else None
-        inside = isinstance(count, int) and count > 0
+        self.note_init(now, inside=isinstance(count, int) and count > 0)
+
+    def note_init(self, now: float, *, inside: bool) -> None:
+        """Whether it was seen inside init_process_group."""
         self.init_since = (self.init_since or now) if inside else None
 
     def take_active(self, dump: dict[str, Any]) -> None:
@@ -334,24 +348,38 @@ class WatchedRank:
 
         None of a rank that was moving: by the time it ended it was somewhere else.
         """
-        if not self._stood_still_at_last_poll:
+        source = "nccl2" if self.last_status.get("nccl2") else "gloo"
+        status, polled_at = self.last_status.get(source, {}), self.last_poll_at
+        if self.exit_status not in (None, 0) and source in self.stood_in:
+            status, polled_at = self.stood_in[source]
+        elif not self._stood_still_at_last_poll:
             return None
         if self.last_active is not None and (self.last_active.get("pg_status") or self.last_active.get("entries")):
             value = dict(self.last_active)
         elif self.last_status:
-            source = "nccl2" if self.last_status.get("nccl2") else "gloo"
             value = {
                 "version": "2.10",
                 "comm_lib_version": "",
                 "pg_config": self.members(source),
-                "pg_status": self.last_status.get(source, {}),
+                "pg_status": status,
                 "entries": [],
             }
         else:
             return None
         value["rank"] = self.number
-        value["polled_at"] = self.last_poll_at
+        value["polled_at"] = polled_at
         return json.dumps(value)
+
+    def note_counters(self, source: str, status: dict[str, Any]) -> None:
+        """Counters that were read of its memory, which can be read until it has ended."""
+        before = self.last_status.get(source)
+        if before is not None and before != status:
+            ended_only = _launched(before) == _launched(status)
+            if ended_only and self._stood_still_at_last_poll and self.last_poll_at is not None:
+                self.stood_in[source] = (before, self.last_poll_at)
+            elif not ended_only:
+                self.stood_in.pop(source, None)
+        self.last_status[source] = status
 
     @property
     def _stood_still_at_last_poll(self) -> bool:
@@ -359,6 +387,10 @@ class WatchedRank:
         ago_s = time.time() - self.last_poll_at if self.last_poll_at is not None else 0.0
         moved_at = max((counter.since for counter in self.progress.counters.values()), default=self.still_since)
         return time.monotonic() - moved_at - ago_s >= STILL_S
+
+
+def _launched(status: dict[str, Any]) -> dict[str, Any]:
+    return {group: counters["last_enqueued_collective"] for group, counters in status.items()}
 
 
 def _ends_of(files: list[Path], rights: Rights) -> dict[Path, bytes]:

@@ -60,6 +60,7 @@ LIBRARIES = {
     "libtorch_hip.so": "nccl",
     "libtorch_xpu.so": "xccl",
 }
+FOR_GPUS = frozenset(LIBRARIES) - {"libtorch_cpu.so"}
 _CODE_BYTES = 1024
 _BACKEND = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _MOST_BACKENDS = 64

@@ -6,6 +6,7 @@ what helps against it, rather than giving anything that is not proven.
 
 from __future__ import annotations
 
+import os
 import pickle
 import struct
 from collections.abc import Callable
@@ -60,6 +61,11 @@ class OutsideProcess:
     def torch(self) -> str:
         """The release of the process's torch, empty where it is not known."""
         return self._found.torch
+
+    @property
+    def for_gpus(self) -> bool:
+        """Whether its torch is a build for GPUs."""
+        return any(os.path.basename(each.path) in find_recorders.FOR_GPUS for each in self._files)
 
     @property
     def reasons(self) -> dict[str, str]:

@@ -122,9 +122,9 @@ def start():
         "errors": [],
     }
     if _is_seen_from_outside():
-        _attempt("crash stacks", _keep_crash_stacks)
-        _write_registration()
-        os.close(_State.folder)
+        _register_seen()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_forked_and_seen)
         return
     _attempt("worker server", _start_server, directory)
     _attempt("stack signal", _register_stack_signal)
@@ -138,25 +138,58 @@ def start():
         os.register_at_fork(after_in_child=_forked)
 
 
-FROM_OUTSIDE = (2, 11)
-"""The first torch whose recorder is on by itself, and of a layout that is known."""
-PYTHONS = ((3, 10), (3, 14))
-
-
 def _is_seen_from_outside():
     """Whether the agent reads this process's memory, and nothing has to answer in it: no server, no thread, no signal.
 
-    Only where it is plain which rank it is: a process that multiprocessing started must say that itself.
+    HANGSCOPE_FROM_OUTSIDE says who reads (its pid, user and user namespace) and what it knows: the first and last
+    release of torch and of Python. The kernel lets it read what runs below it, as the same user, in its namespace, and
+    may be dumped; where any of that is not so, the process answers itself.
     """
-    if os.environ.get("HANGSCOPE_FROM_OUTSIDE") != "1" or _State.registration["rank"] is None:
-        return False
-    if _State.registration["spawned"] or not PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]:
+    words = os.environ.get("HANGSCOPE_FROM_OUTSIDE", "").split()
+    if len(words) != 7 or "t" in getattr(sys, "abiflags", ""):
         return False
     try:
-        release = tuple(int(part) for part in _State.registration["torch"].split(".")[:2])
-    except ValueError:
+        first, last, oldest, newest = (tuple(int(part) for part in word.split(".")) for word in words[3:])
+        torch = tuple(int(part) for part in _State.registration["torch"].split(".")[:2])
+        return (
+            first <= torch <= last
+            and oldest <= sys.version_info[:2] <= newest
+            and words[1] in (str(os.geteuid()), "0")
+            and os.stat("/proc/self/mem").st_uid == os.geteuid()  # root's where it may not be dumped
+            and os.readlink("/proc/self/ns/user") == words[2]
+            and _is_below(int(words[0]))
+        )
+    except (OSError, ValueError):
         return False
-    return release >= FROM_OUTSIDE
+
+
+def _is_below(wanted):
+    """Whether that process started this one, or one that started it; in another pid namespace its number is none."""
+    pid = os.getpid()
+    for _ in range(100):
+        if pid == wanted:
+            return True
+        pid = int(_said_by_kernel(pid, "stat").rpartition(b")")[2].split()[1])
+        if pid <= 1:
+            return wanted == pid == 1
+    return False
+
+
+def _register_seen():
+    """All that this process does for us from here on: it keeps a file for crash stacks."""
+    _attempt("crash stacks", _keep_crash_stacks)
+    _write_registration()
+    os.close(_State.folder)
+
+
+def _forked_and_seen():
+    """In a forked child whose parent is no rank: it may become one, as under mp's start method "fork"."""
+    try:
+        if _State.registration["rank"] is None and _default_group() is None and _hold(_State.directory):
+            _as_new_process()
+            _register_seen()
+    except Exception:
+        pass
 
 
 def _hold(directory):
@@ -336,7 +369,7 @@ def _keep_crash_stacks():
     """Let a fatal signal print all Python stacks into a file of ours, where the user has decided nothing about it."""
     import faulthandler
 
-    if os.environ.get("HANGSCOPE_CRASH_STACKS") and not faulthandler.is_enabled():
+    if os.environ.get("HANGSCOPE_CRASH_STACKS") and (_State.keeps_crashes or not faulthandler.is_enabled()):
         _open_stack_file()
         _enable_crash_stacks(faulthandler)
 
@@ -358,11 +391,15 @@ def _enable_crash_stacks(faulthandler):
 
 def _caught_or_ignored():
     bits = 0
-    with open("/proc/self/status") as status:
-        for line in status:
-            if line.startswith(("SigCgt:", "SigIgn:")):
-                bits |= int(line.split()[1], 16)
+    for line in _said_by_kernel("self", "status").splitlines():
+        if line.startswith((b"SigCgt:", b"SigIgn:")):
+            bits |= int(line.split()[1], 16)
     return bits
+
+
+def _said_by_kernel(pid, name):
+    with open(f"/proc/{pid}/{name}", "rb") as stream:
+        return stream.read()
 
 
 def _progress(request, response):
@@ -613,14 +650,18 @@ def _become_rank():
             return
         pause = min(pause * 1.3, 5.0)
     directory = _State.directory
+    _as_new_process()
+    _attempt("worker server", _start_server, directory)
+    _attempt("stack signal", _register_stack_signal)
+    _write_registration()
+
+
+def _as_new_process():
     _State.pid = os.getpid()
     names = {"rank": "RANK", "local_rank": "LOCAL_RANK", "world_size": "WORLD_SIZE"}
     own = {key: _number(name) for key, name in names.items()}  # its parent had no RANK: this one is its own
     cleared = {"pid": _State.pid, "socket": None, "stack_signal": None, "stack_file": None, "stack_fd": None}
     _State.registration = dict(_State.registration, errors=[], spawned=own["rank"] is None, **own, **cleared)
-    _attempt("worker server", _start_server, directory)
-    _attempt("stack signal", _register_stack_signal)
-    _write_registration()
 
 
 def _default_group():
