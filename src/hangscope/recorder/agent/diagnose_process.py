@@ -83,6 +83,10 @@ class DiagnosisProcess:
         self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def end(self) -> None:
+        """From another thread: nobody waits for it any more."""
+        self._process.kill()
+
     def verdict(self, *, keep: bool = True) -> Verdict:
         """Wait for the verdict, and write verdict.json and verdict.txt into the incident; `keep` false: only say it."""
         files = [self._folder / name for name in (VERDICT_JSON, VERDICT_TEXT)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import signal
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -92,6 +94,24 @@ def test_two_looks_that_agree_are_a_finding_and_it_is_said_once(
     assert look.launched == 200
     assert compare(watch, monkeypatch, 300, verdict()) is None
     assert watch.take() is None
+
+
+def test_a_comparison_under_way_ends_with_the_job(
+    watch: DesyncWatch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where the machine is busy, a process of the lowest priority would go on for minutes: nothing of it is left."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    watch._working = threading.Thread(target=watch._compare, args=(look(100),), daemon=True)
+    watch._working.start()
+    while (comparing := watch._comparing) is None:
+        assert watch._working.is_alive()
+        time.sleep(0.01)
+    watch.close()
+    watch._working.join(60)  # a busy machine also kills it late
+    assert comparing._process.returncode == -signal.SIGKILL
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize(

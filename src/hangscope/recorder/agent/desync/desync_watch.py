@@ -36,6 +36,8 @@ OTHERS_S = 20.0
 APART_S = 10.0
 """Looks of different nodes are one look where their times are no further apart."""
 ASK_OTHERS_S = 5.0
+CLOSE_S = 2.0
+"""At the end, for the thread that compares to put its files away."""
 MOST_RANKS = 2048
 """Of larger jobs each node compares its own ranks: their rings would be too much for a shared directory."""
 FOLDER = "look-1"
@@ -52,6 +54,8 @@ class DesyncWatch:
         self._node = node
         self._ended = ended
         self._working: threading.Thread | None = None
+        self._comparing: DiagnosisProcess | None = None
+        self._closed = False
         self._suspected: tuple[object, ...] = ()
         self._suspected_at = 0
         """How many operations had been launched in the look that raised the suspicion."""
@@ -85,6 +89,13 @@ class DesyncWatch:
         self._found = None
 
     def close(self) -> None:
+        """End the comparison that is under way: on a busy machine one of the lowest priority outlives the job."""
+        self._closed = True
+        comparing = self._comparing
+        if comparing is not None:
+            comparing.end()
+        if self._working is not None:
+            self._working.join(CLOSE_S)
         if self._shares:
             remove_tree(self._folders.root / FOLDER)
 
@@ -142,8 +153,16 @@ class DesyncWatch:
         return at is not None and abs(at - look.at) < APART_S
 
     def _diagnosed(self, place: Path) -> Verdict:
+        if self._closed:
+            return Verdict("", {}, "the command has ended")
         with DiagnosisProcess(place, page=False, gently=True) as process:
-            return process.verdict(keep=False)
+            self._comparing = process
+            if self._closed:
+                process.end()
+            try:
+                return process.verdict(keep=False)
+            finally:
+                self._comparing = None
 
     # ---- two looks ---------------------------------------------------------------------------------------------------
 
