@@ -17,14 +17,19 @@ from tempfile import mkdtemp
 from typing import Any
 
 import uvicorn
+from sqlalchemy import insert
 
 from hangscope.bundle.pack import write_bundle
 from hangscope.server.intake.accept_push import Accepted, accept, keep_blob, parse
+from hangscope.server.intake.entities import Entity
+from hangscope.server.intake.job_rosters import JobName, add_roster, entity_rows, job_row
 from hangscope.server.serve_process import Opened, ServeOptions, Workers, open_stores, working
 from hangscope.server.store import access_tokens
 from hangscope.server.store.access_tokens import Access, project
 from hangscope.server.store.blob_store import BlobStore
 from hangscope.server.store.database import Database
+from hangscope.server.store.tables import ACCUSED
+from hangscope.server.store.tables import INCIDENTS as INCIDENT_ROWS
 from hangscope.server.web.app import Settings, make_app
 from hangscope.server.web.connections import Connections, protocol_for
 from hangscope.server.web.guard import Guard
@@ -66,6 +71,33 @@ def push(database: Database, blobs: BlobStore, who: Access, data: bytes, **more:
     accepted = accept(database, who, parse(push_value(data, **more), time.time()))
     assert isinstance(accepted, Accepted)
     return accepted
+
+
+def add_hang(database: Database, project_id: int, job: str, node: str, identity: str = "", **more: Any) -> None:
+    """A job on two nodes that hung, whose verdict names one of them."""
+    add_roster(database, project_id, {"job": job, "nodes": [{"node": node}, {"node": f"beside-{job}"}]})
+    now = time.time()
+    values = {"outcome": "hang", "kind": "gpu", "confidence": "high", "headline": "x", **more}
+    with database.write() as connection:
+        row = job_row(connection, project_id, JobName("", job, "0"), now)
+        made = connection.execute(
+            insert(INCIDENT_ROWS)
+            .values(
+                project_id=project_id,
+                job_id=row,
+                identity=identity or job,
+                state="digested",
+                received_at=now,
+                happened_at=now - 3600,
+                digested_at=now,
+                words="",
+                **values,
+            )
+            .returning(INCIDENT_ROWS.c.id)
+        ).scalar_one()
+        entity = Entity("node", node)
+        rows = entity_rows(connection, project_id, [entity], now)
+        connection.execute(insert(ACCUSED).values(incident_id=made, entity_id=rows[entity], role="culprit"))
 
 
 # ---- a server that answers on a real socket --------------------------------------------------------------------------

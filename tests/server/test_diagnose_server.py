@@ -14,47 +14,16 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from sqlalchemy import insert
 
 import hangscope
 from hangscope.cli.ask_history import with_history
 from hangscope.cli.verbs.diagnose import command as diagnose
 from hangscope.push.server_client import ServerClient
-from hangscope.server.intake.entities import Entity
-from hangscope.server.intake.job_rosters import JobName, add_roster, entity_rows, job_row
-from hangscope.server.store.database import Database
-from hangscope.server.store.tables import ACCUSED, INCIDENTS
+from hangscope.server.intake.job_rosters import add_roster
 from kits.fleet import INCIDENTS as RECORDED
-from kits.fleet import access, bundle, running_server
+from kits.fleet import access, add_hang, bundle, running_server
 
 SLEEP = RECORDED / "sleep"
-
-
-def add_hang(database: Database, project_id: int, job: str, node: str, **more: Any) -> None:
-    """A job on two nodes that hung, whose verdict names one of them."""
-    add_roster(database, project_id, {"job": job, "nodes": [{"node": node}, {"node": f"beside-{job}"}]})
-    now = time.time()
-    values = {"outcome": "hang", "kind": "gpu", "confidence": "high", "headline": "x", **more}
-    with database.write() as connection:
-        row = job_row(connection, project_id, JobName("", job, "0"), now)
-        made = connection.execute(
-            insert(INCIDENTS)
-            .values(
-                project_id=project_id,
-                job_id=row,
-                identity=job,
-                state="digested",
-                received_at=now,
-                happened_at=now - 3600,
-                digested_at=now,
-                words="",
-                **values,
-            )
-            .returning(INCIDENTS.c.id)
-        ).scalar_one()
-        entity = Entity("node", node)
-        rows = entity_rows(connection, project_id, [entity], now)
-        connection.execute(insert(ACCUSED).values(incident_id=made, entity_id=rows[entity], role="culprit"))
 
 
 def ask(url: str, *words: str, token: str = "hs_x", path: Path = SLEEP) -> Result:

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from bench_suspicion import record
-from hangscope.cli.fleet_demo import _demo_job
+from hangscope.cli.fleet_demo import SEED, _found, demo_jobs, simulated
+from hangscope.cli.verbs.diagnose import command as diagnose
 from hangscope.cli.verbs.node_check import command as node_check
 from hangscope.server.demo_data import fill
 from hangscope.server.digest.digest_work import Digester
@@ -26,7 +27,8 @@ from hangscope.server.store import work_queue
 from hangscope.server.store.blob_store import BlobFolder
 from hangscope.server.store.database import Database
 from hangscope.simulate.fleet.simulated_fleet import DAY_S, FleetSpec, simulate_fleet
-from kits.fleet import access, bundle, push, running_server
+from kits.fleet import INCIDENTS as RECORDED
+from kits.fleet import access, add_hang, bundle, push, running_server
 
 NOW = 100 * DAY_S
 
@@ -157,7 +159,7 @@ def test_the_table_tells_machine_from_code() -> None:
     assert made.answer == "hardware"
     assert made.experiment is not None
     assert "--exclude=n7" in made.experiment.commands[0]
-    elsewhere = [job(n, [f"n{n}"], names=f"n{n}", fingerprint="mine") for n in range(10, 13)]
+    elsewhere = [job(n, [f"n{n}"], names=f"n{n}", code="z", fingerprint="mine") for n in range(10, 13)]
     assert decide(mine, [*elsewhere, *healthy(20)]).answer == "code"
     assert decide(mine, healthy(20)).answer == "not decided"
 
@@ -175,10 +177,124 @@ def test_what_machines_did_on_many_nodes_is_no_code() -> None:
         assert not [row for row in made.rows if row.speaks_for == "code"]
 
 
+def add_healthy(database: Database, project_id: int) -> None:
+    for number in range(40):
+        nodes = [{"node": f"well-{(number + each) % 20}", "leaf": f"leaf-{number % 20}"} for each in range(2)]
+        add_roster(database, project_id, {"job": f"well-{number}", "nodes": nodes})
+
+
+def of_kind(number: int, place: tuple[str, str], *, about_code: bool, fingerprint: str, code: str) -> JobRecord:
+    """A hang on two nodes of its own, held against one place."""
+    made = job(number, [f"a{number}", f"b{number}"], code=code, fingerprint=fingerprint, days_ago=number + 1)
+    took_part = {**made.took_part, place[0]: frozenset([place[1]])}
+    hung = replace(made, hung_at=made.at + 60, accused=frozenset([place]), took_part=took_part)
+    return replace(hung, about_code=about_code)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "answer"),
+    [
+        ("node", "n7", "hardware"),
+        ("gpu", "GPU-1", "hardware"),
+        ("nic", "n7/mlx5_0", "network"),
+        ("link", "n7 -> n8", "network"),
+    ],
+)
+def test_machines_are_counted_by_their_place(kind: str, name: str, answer: str) -> None:
+    """What the same node, GPU, port or link did in other programs speaks for it; thirty faults of the same kind in
+    separate places speak for nothing, and never for the code."""
+    mine = of_kind(0, (kind, name), about_code=False, fingerprint="f", code="mine")
+    same = [of_kind(n, (kind, name), about_code=False, fingerprint="f", code=f"c{n}") for n in range(1, 4)]
+    assert decide(mine, [*same, *healthy(20)]).answer == answer
+    apart = [of_kind(n, (kind, f"{name}-{n}"), about_code=False, fingerprint="f", code=f"c{n}") for n in range(1, 31)]
+    made = decide(mine, [*apart, *healthy(20)])
+    assert made.answer == "not decided"
+    assert made.says == "machine or code: not decided by other jobs"
+    assert not [row for row in made.rows if row.speaks_for == "code"]
+
+
+def test_code_is_counted_by_its_program() -> None:
+    """Ten programs that hang in a function of one name are no evidence against each other; three jobs of one program
+    are."""
+    mine = job(50, ["n50"], names="n50", code="mine", fingerprint="train.step")
+    others = [
+        job(n, [f"n{n}"], names=f"n{n}", code=f"p{n}", fingerprint="train.step", days_ago=n + 2) for n in range(10)
+    ]
+    assert decide(mine, [*others, *healthy(20)]).answer == "not decided"
+    same = [replace(each, code="mine") for each in others[:3]]
+    assert decide(mine, [*same, *healthy(20)]).answer == "code"
+
+
+@pytest.mark.parametrize("kind", ["mismatch", "deadlock", "shift"])
+def test_a_verdict_on_the_code_is_held_against_no_machine(sqlite_database: Database, kind: str) -> None:
+    """Calls that do not match are the program's: the node on which the odd rank ran is no suspect, however often, and
+    no experiment is proposed with it; the same hangs of a kind that a machine may cause are held against it."""
+    who = access(sqlite_database)
+    add_healthy(sqlite_database, who.project_id)
+    for number in range(4):
+        add_hang(sqlite_database, who.project_id, f"job-{number}", "n7", kind=kind)
+    history = History(sqlite_database)
+    made = history.of_incident(who.project_id, 1)
+    assert made is not None
+    assert made.track_records == ()
+    assert made.decision.experiment is None
+    assert not [row for row in made.decision.rows if row.speaks_for in ("hardware", "network")]
+    assert history.suspects(who.project_id)["suspects"] == []
+    asked = {"accused": [{"kind": "node", "name": "n7"}], "kind": kind, "job": "job-9"}
+    assert history.asked(who.project_id, asked)["answer"] == "not decided"
+    assert history.asked(who.project_id, {**asked, "kind": "gpu"})["answer"] == "not decided"
+    for number in range(4, 8):
+        add_hang(sqlite_database, who.project_id, f"job-{number}", "n7", kind="gpu")
+    assert history.asked(who.project_id, asked)["answer"] == "not decided"
+    assert history.asked(who.project_id, {**asked, "kind": "gpu"})["answer"] == "hardware"
+
+
+def test_each_incident_of_a_job_is_judged_by_its_own_verdict(sqlite_database: Database) -> None:
+    """A job that first lost a GPU and then made a wrong call: the second one's page does not speak of the GPU."""
+    who = access(sqlite_database)
+    add_healthy(sqlite_database, who.project_id)
+    for number in range(4):
+        add_hang(sqlite_database, who.project_id, f"job-{number}", "n7", kind="gpu")
+    add_hang(sqlite_database, who.project_id, "job-0", "n7", kind="mismatch", identity="second")
+    history = History(sqlite_database)
+    first, second = history.of_incident(who.project_id, 1), history.of_incident(who.project_id, 5)
+    assert first is not None
+    assert second is not None
+    assert (first.decision.answer, second.decision.answer) == ("hardware", "not decided")
+
+
+def test_page_api_and_command_say_the_same_sentence(tmp_path: Path) -> None:
+    """Of one hang the incident's page, the API's decision and `diagnose --server` have the same line, also where the
+    leaf switch decides, which only the server knows of."""
+    with running_server(tmp_path) as server:
+        token = server.token("push", "read")
+        who = access(server.opened.database)
+        add_healthy(server.opened.database, who.project_id)
+        for number in range(1, 5):
+            add_hang(server.opened.database, who.project_id, f"bad-{number}", f"n{number}", kind="network")
+            below = {"job": f"bad-{number}", "nodes": [{"node": f"n{number}", "leaf": "leaf-1"}]}
+            add_roster(server.opened.database, who.project_id, below)
+        add_roster(
+            server.opened.database,
+            who.project_id,
+            {"job": "well", "nodes": [{"node": "gpu-worker-7", "leaf": "leaf-1"}]},
+        )
+        number = server.push(token, bundle("sleep"))
+        server.digested(token, number)
+        decided = server.ask("GET", f"/api/v1/incidents/{number}/decision", token).json
+        assert decided["answer"] == "network"
+        page = server.ask("GET", f"/incidents/{number}", token, Accept="text/html").text
+        assert f"<b>{decided['says']}</b>" in page
+        words = [str(RECORDED / "sleep"), "--server", server.url, "--width", "300"]
+        given = {"HANGSCOPE_TOKEN": token, "HANGSCOPE_TOKEN_FILE": None}
+        shown = CliRunner().invoke(diagnose, words, env=given, standalone_mode=False)
+        assert decided["says"] in shown.output
+
+
 def test_a_table_that_speaks_for_both_decides_nothing() -> None:
     """Same node in other programs and same code on other nodes at once: not decided, unless the node's odds do it."""
     past = [job(n, ["n7", f"n{n}"], names="n7", code=f"c{n}", fingerprint=f"f{n}", days_ago=n + 2) for n in range(3)]
-    elsewhere = [job(n, [f"n{n}"], names=f"n{n}", fingerprint="mine", days_ago=n) for n in range(10, 13)]
+    elsewhere = [job(n, [f"n{n}"], names=f"n{n}", code="z", fingerprint="mine", days_ago=n) for n in range(10, 13)]
     mine = job(50, ["n7", "n9"], names="n7", code="z", fingerprint="mine")
     both = [*past, *elsewhere, *healthy(20)]
     assert decide(mine, both).answer == "not decided"
@@ -293,8 +409,10 @@ def test_suspects_are_on_their_page(tmp_path: Path) -> None:
         assert "scontrol update nodename=n5 state=drain" in page
         assert "n5 was the culprit in 4 of its" in page
         decided = server.ask("GET", "/incidents/1", token, Accept="text/html").text
-        assert "History says: <b>hardware</b>" in decided
-        assert server.ask("GET", "/api/v1/incidents/1/decision", token).json["answer"] == "hardware"
+        says = "this speaks for hardware (same node, other jobs): n5 was named in 3 of its 11 other jobs"
+        assert f"<b>{says}</b>" in decided
+        made = server.ask("GET", "/api/v1/incidents/1/decision", token).json
+        assert (made["answer"], made["says"]) == ("hardware", says)
         for node, status in (("n5", 1), ("n6", 0)):
             checked = CliRunner().invoke(
                 node_check,
@@ -315,10 +433,14 @@ def test_a_node_is_not_known_where_nobody_answers() -> None:
 
 def test_a_filled_server_suspects_the_bad_node(sqlite_database: Database) -> None:
     """What `demo --fleet` fills a server with is history: the node that was bad is proposed, and issues are there."""
-    fleet = simulate_fleet(FleetSpec(nodes=60, jobs_per_day=15, days=21, teams=8, seed=5), time.time() - 21 * DAY_S)
-    fill(sqlite_database, "default", [_demo_job(each, fleet) for each in fleet.jobs])
-    found = History(sqlite_database).suspects(1)["suspects"]
+    fleet = simulated(SEED, time.time())
+    fill(sqlite_database, "default", demo_jobs(fleet))
+    summary.make(sqlite_database, 1, "", time.time())
+    history = History(sqlite_database)
+    found = history.suspects(1)["suspects"]
     assert [(each["kind"], each["name"]) for each in found if each["proposed"]] == [fleet.truth]
+    assert _found(fleet, history).endswith("see who is suspect")
+    assert not _found(replace(fleet, truth=("node", "gpu-worker-0")), history).endswith("see who is suspect")
 
 
 def test_a_large_projects_summary_is_made_beside_the_server(

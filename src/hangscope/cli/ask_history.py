@@ -52,10 +52,16 @@ def with_history(verdict: Diagnosis, job: Job, client: ServerClient, deadline_s:
 
 
 def _question(verdict: Diagnosis, job: Job) -> dict[str, Any]:
-    from hangscope.server.digest.named_entities import accused, fingerprint_of
+    from hangscope.server.digest.named_entities import accused, fingerprint_of, has_raised
 
-    named = [{"kind": entity.kind, "name": entity.name} for entity, _ in accused(verdict, {}) if entity.kind != "rank"]
-    question: dict[str, Any] = {"accused": named[:MOST], "fingerprint": fingerprint_of(verdict, job).value}
+    machines = [entity for entity, _ in accused(verdict, {}) if entity.kind != "rank"] if verdict.is_likely else []
+    named = [{"kind": entity.kind, "name": entity.name} for entity in machines]
+    question: dict[str, Any] = {
+        "accused": named[:MOST],
+        "fingerprint": fingerprint_of(verdict, job).value,
+        "kind": str(verdict.kind),
+        "raised": has_raised(verdict),
+    }
     if job.job_id:
         question["job"] = job.job_id
     if job.captured_at_ns is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from hangscope.diagnosis.verdict import HISTORY_GAP, Diagnosis, History
 from hangscope.report.verdict_text import iso
@@ -31,13 +32,30 @@ def history_lines(d: Diagnosis, verbose: bool) -> Iterator[str]:
         yield "what would decide it, to be run by you:"
 
 
+class TableRow(Protocol):
+    """One line of the table, as a server has it or as it came from one."""
+
+    @property
+    def what(self) -> str: ...
+    @property
+    def counted(self) -> str: ...
+    @property
+    def speaks_for(self) -> str: ...
+    @property
+    def holds(self) -> bool: ...
+
+
+def decided(answer: str, rows: Iterable[TableRow]) -> str:
+    """The answer with the line of the table that gives it, in one sentence: everywhere the same."""
+    deciding = next((row for row in rows if row.holds and row.speaks_for == answer), None)
+    if deciding is None:
+        return "machine or code: not decided by other jobs"
+    return f"this speaks for {answer} ({deciding.what}): {deciding.counted}"
+
+
 def _decided(history: History, verbose: bool) -> Iterator[str]:
-    """The answer with the line of the table that gives it; all lines where everything is asked for."""
-    deciding = [row for row in history.rows if row.holds and row.speaks_for == history.answer]
-    if history.answer == "not decided":
-        yield "machine or code: not decided by other jobs"
-    elif deciding:
-        yield f"this speaks for {history.answer} ({deciding[0].what}): {deciding[0].counted}"
+    """The answer; all lines of its table where everything is asked for."""
+    yield decided(history.answer, history.rows)
     for row in history.rows if verbose else ():
         verb = "speaks for" if row.holds else "does not speak for"
         yield f"{row.what}: {row.counted}; {verb} {row.speaks_for}"

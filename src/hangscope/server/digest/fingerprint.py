@@ -46,9 +46,21 @@ def fingerprint(
     return Fingerprint(f"{VERSION}:{digest[:16]}", parts)
 
 
-def is_about_code(explanation: Mapping[str, object]) -> bool:
-    """Whether a fingerprint names a place in a program."""
-    return bool(explanation.get("function"))
+OF_CODE = frozenset(("mismatch", "deadlock", "shift"))
+"""Kinds that only a program can bring about: which calls its ranks make, in which order and with what."""
+
+
+def is_about_code(kind: str, explanation: Mapping[str, object]) -> bool:
+    """Whether a verdict leaves open, or says, that the program did it, and names a place in it. What a machine did has
+    such a place only where the program raised, and then no operation (hs1 had both in every kind)."""
+    if kind in OF_MACHINES and explanation.get("operation"):
+        return False
+    return kind in OF_CODE or bool(explanation.get("function"))
+
+
+def is_about_machines(kind: str) -> bool:
+    """Whether a verdict leaves open, or says, that a machine did it."""
+    return kind not in OF_CODE
 
 
 def title(explanation: Mapping[str, str]) -> str:

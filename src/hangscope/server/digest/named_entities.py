@@ -21,8 +21,13 @@ def fingerprint_of(verdict: Diagnosis, job: Job) -> Fingerprint:
         verdict.operation.group if verdict.operation else "",
         frame.name if frame else "",
         module_name(frame.filename) if frame else "",
-        raised=any(c.where is not None and c.where.seen_in == SeenIn.TRACEBACK for c in verdict.culprits),
+        raised=has_raised(verdict),
     )
+
+
+def has_raised(verdict: Diagnosis) -> bool:
+    """Whether what is accused is the program's own exception."""
+    return any(c.where is not None and c.where.seen_in == SeenIn.TRACEBACK for c in verdict.culprits)
 
 
 def accused(verdict: Diagnosis, nodes: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[Entity, str]]:

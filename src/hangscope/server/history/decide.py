@@ -1,5 +1,7 @@
 """Machine, code, network, storage or outage: the table that decides, with its counts, and the experiment that would.
 
+Machines are counted by their place (node, GPU, port, link, leaf switch), code by its program and the place in it, and
+nothing is said against the verdict: what only a machine does is never held against code, nor the other way round.
 Nothing is done by itself: the commands are printed for whoever may run them.
 """
 
@@ -11,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hangscope.report.history_lines import decided
 from hangscope.server.history.suspicion import CODE, OUTAGE_JOBS, OUTAGE_S, JobRecord, Key
 
 LEAST_SHARE = 5
@@ -43,6 +46,11 @@ class Decision:
     """The first cause whose line holds; "not decided" where none does."""
     experiment: Experiment | None
 
+    @property
+    def says(self) -> str:
+        """In one line, as pages, the API and `diagnose --server` say it."""
+        return decided(self.answer, self.rows)
+
 
 def decide(
     job: JobRecord,
@@ -55,9 +63,9 @@ def decide(
     others = [each for each in past if each.name != job.name]
     rows = (
         *_outage(job, others),
-        *_machine(job, others, rate("node")),
+        *_machine(job, others, rate),
         *_network(job, others, rate),
-        *_code(job, others),
+        *_code(job, others, proposed),
     )
     answer = _answer(rows, is_proposed=any(key in proposed for key in job.accused))
     return Decision(rows, answer, experiment(sorted(name for kind, name in job.accused if kind == "node")))
@@ -209,16 +217,24 @@ def _is_often(named: int, ran: int, cluster: Rate | None) -> bool:
     return often and named >= LEAST_SHARE * usual * ran
 
 
-def _machine(job: JobRecord, others: Sequence[JobRecord], cluster: Rate | None) -> list[Row]:
+_PLACES = (
+    ("node", "same node, other jobs", "hardware"),
+    ("gpu", "same GPU", "hardware"),
+    ("nic", "same port", "network"),
+)
+
+
+def _machine(job: JobRecord, others: Sequence[JobRecord], rate: Callable[[str], Rate | None]) -> list[Row]:
     rows = []
-    for node in sorted(_named(job, "node")):
-        ran = {each.name for each in others if node in each.took_part.get("node", ())}
-        named = {each.name for each in others if node in _named(each, "node")}
-        programs = {each.code for each in others if node in _named(each, "node")}
-        counted = f"{node} was named in {len(named)} of its {len(ran)} other jobs"
-        is_other = len(named) > 1 or job.code not in programs
-        holds = is_other and _is_often(len(named), len(ran), cluster)
-        rows.append(Row("same node, other jobs", counted, "hardware", holds))
+    for kind, what, speaks_for in _PLACES:
+        for place in sorted(_named(job, kind)):
+            with_it = [each for each in others if place in _named(each, kind)]
+            named = {each.name for each in with_it}
+            ran = named | {each.name for each in others if place in each.took_part.get(kind, ())}
+            counted = f"{place} was named in {len(named)} of its {len(ran)} other job{'' if len(ran) == 1 else 's'}"
+            is_other = len(named) > 1 or job.code not in {each.code for each in with_it}
+            holds = is_other and _is_often(len(named), len(ran), rate(kind))
+            rows.append(Row(what, counted, speaks_for, holds))
     return rows
 
 
@@ -244,14 +260,25 @@ def _are_spread(hung: Sequence[JobRecord]) -> bool:
     return len(counts) > 2 and 2 * max(counts.values()) <= len(hung)
 
 
-def _code(job: JobRecord, others: Sequence[JobRecord]) -> list[Row]:
-    """What hangs in the same place of a program, on other nodes. What a machine did is no such place."""
+def _may_be_one_program(one: JobRecord, other: JobRecord) -> bool:
+    """Where of one of them the program is not known, its fingerprint alone says it."""
+    return one.code == other.code or not one.code or not other.code
+
+
+def _ran_on(job: JobRecord, proposed: Collection[Key]) -> bool:
+    return any(name in job.took_part.get(kind, ()) for kind, name in proposed if kind not in CODE)
+
+
+def _code(job: JobRecord, others: Sequence[JobRecord], proposed: Collection[Key]) -> list[Row]:
+    """What hangs in the same place of the same program, on other nodes. What a machine did is no such place; and a job
+    that ran on a machine which is proposed may have hung by that, whatever its verdict names."""
     if not job.fingerprint:
         return []
-    same = [each for each in others if each.fingerprint == job.fingerprint]
+    same = [each for each in others if each.fingerprint == job.fingerprint and _may_be_one_program(each, job)]
     if not job.about_code or not all(each.about_code for each in same):
         return []
     mine = _named(job, "node")
-    elsewhere = {each.name for each in same if not _named(each, "node") & mine}
+    elsewhere = {each.name for each in same if not _named(each, "node") & mine and not _ran_on(each, proposed)}
     counted = f"the same hang in {len({each.name for each in same})} other jobs, in {len(elsewhere)} on other nodes"
-    return [Row("same code, other nodes", counted, "code", len(elsewhere) >= 2)]
+    holds = len(elsewhere) >= 2 and not _ran_on(job, proposed)
+    return [Row("same code, other nodes", counted, "code", holds)]

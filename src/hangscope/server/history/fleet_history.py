@@ -11,8 +11,9 @@ from sqlalchemy import Connection
 
 from hangscope.errors import InputError
 from hangscope.server.digest import issue_groups
+from hangscope.server.digest.fingerprint import OF_MACHINES, is_about_machines
 from hangscope.server.history.decide import Decision, TrackRecord, decide, track_record
-from hangscope.server.history.observations import cluster_of, one_job, related
+from hangscope.server.history.observations import cluster_of, one_incident, related, with_known
 from hangscope.server.history.summary import Summary, summary
 from hangscope.server.history.suspicion import JobRecord
 from hangscope.server.intake import plain_values as plain
@@ -40,25 +41,25 @@ class History:
         found = summary(self.database, project_id)
         return {**found.value, "made_at": found.made_at}
 
-    def of_job(self, project_id: int, cluster: str, job: str) -> Answer | None:
-        """Of the hang of a job that was pushed; None where it did not hang."""
+    def of_incident(self, project_id: int, incident_id: int) -> Answer | None:
+        """Of a hang that was pushed; None where it is none."""
         beside = summary(self.database, project_id)
         with self.database.read() as connection:
-            mine = one_job(connection, project_id, cluster, job)
+            mine = one_incident(connection, project_id, incident_id, beside.proposed)
             return None if mine is None else self._answer(connection, project_id, mine, beside)
 
     def asked(self, project_id: int, value: object) -> dict[str, Any]:
         """Of a hang that somebody describes: what its verdict names, its fingerprint, job and time."""
         beside = summary(self.database, project_id)
         with self.database.read() as connection:
-            mine = _described(connection, project_id, value)
+            mine = with_known(connection, project_id, _described(connection, project_id, value), beside.proposed)
             made = self._answer(connection, project_id, mine, beside)
             issue = issue_groups.seen_before(connection, project_id, mine.fingerprint, mine.name.partition("/")[2])
         return {"schema": SCHEMA, **as_json(made), "issue": issue}
 
     @staticmethod
     def _answer(connection: Connection, project_id: int, mine: JobRecord, beside: Summary) -> Answer:
-        past = related(connection, project_id, mine, time.time())
+        past = related(connection, project_id, mine, time.time(), beside.proposed)
         named = sorted((key for key in mine.accused if key[0] in ASKED), key=lambda key: (ASKED.index(key[0]), key[1]))
         return Answer(
             tuple(track_record(key, past, beside.rate(key[0]), mine.name) for key in named[:MOST_TRACK_RECORDS]),
@@ -81,6 +82,7 @@ def as_json(answer: Answer) -> dict[str, Any]:
             for each in answer.track_records
         ],
         "answer": decision.answer,
+        "says": decision.says,
         "rows": [each._asdict() for each in decision.rows],
         "experiment": None if decision.experiment is None else decision.experiment._asdict(),
     }
@@ -96,10 +98,18 @@ def _described(connection: Connection, project_id: int, value: object) -> JobRec
     )
     job = plain.text(value, "job")
     cluster = plain.text(value, "cluster") or cluster_of(connection, project_id, job)
-    known = frozenset(key for key in accused if key[0] in ASKED and key[1])
+    kind = plain.text(value, "kind", 20)
+    known = frozenset(key for key in accused if key[0] in ASKED and key[1] and is_about_machines(kind))
     hung_at = _moment(value)
     return JobRecord(
-        f"{cluster}/{job}", hung_at or time.time(), "", {}, hung_at, known, plain.text(value, "fingerprint", 40)
+        f"{cluster}/{job}",
+        hung_at or time.time(),
+        "",
+        {},
+        hung_at,
+        known,
+        plain.text(value, "fingerprint", 40),
+        about_code=kind not in OF_MACHINES or value.get("raised") is True,
     )
 
 

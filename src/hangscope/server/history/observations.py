@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, or_, select
 
-from hangscope.server.digest.fingerprint import is_about_code
+from hangscope.server.digest.fingerprint import is_about_code, is_about_machines
 from hangscope.server.history.suspicion import DOUBT, OUTAGE_S, JobRecord, Key
 from hangscope.server.intake.entities import LEAF, LINK, MOUNT, NODE, RANK
 from hangscope.server.store.tables import ACCUSED, ENTITIES, EXPOSURES, FINGERPRINTS, INCIDENTS, JOBS
@@ -63,16 +63,35 @@ def observations(connection: Connection, project_id: int, now: float) -> list[Jo
     return _records(jobs, on, _hangs(connection, *recent))
 
 
-def one_job(connection: Connection, project_id: int, cluster: str, job: str) -> JobRecord | None:
-    """The attempts of a job that hung; None where none did."""
-    same = (JOBS.c.project_id == project_id, JOBS.c.cluster == cluster, JOBS.c.name == job)
-    rows = connection.execute(select(JOBS).where(*same).order_by(JOBS.c.started_at)).all()
-    hangs = _hangs(connection, INCIDENTS.c.job_id.in_([row.id for row in rows]))
-    hung = [row for row in rows if row.id in hangs]
-    if not hung:
+def one_incident(
+    connection: Connection, project_id: int, incident_id: int, proposed: Iterable[Key] = ()
+) -> JobRecord | None:
+    """The job as this incident's verdict has it, whatever other incidents it had; None where it did not hang. Of what
+    it ran on, its mounts and those of `proposed`."""
+    hangs = _hangs(connection, INCIDENTS.c.project_id == project_id, INCIDENTS.c.id == incident_id)
+    if not hangs:
         return None
-    mounts = _exposures(connection, [row.id for row in hung], ENTITIES.c.kind == MOUNT)
-    return _records(hung[:1], mounts, hangs)[0]
+    (job_id,) = hangs
+    rows = connection.execute(select(JOBS).where(JOBS.c.id == job_id)).all()
+    wanted = or_(ENTITIES.c.kind == MOUNT, ENTITIES.c.id.in_(_ids(connection, project_id, proposed)))
+    return _records(rows, _exposures(connection, [job_id], wanted), hangs)[0]
+
+
+def with_known(
+    connection: Connection, project_id: int, described: JobRecord, proposed: Iterable[Key] = ()
+) -> JobRecord:
+    """A hang that somebody describes, with what is known here of its job and machines: as if it had been pushed."""
+    cluster, _, name = described.name.partition("/")
+    same = (JOBS.c.project_id == project_id, JOBS.c.cluster == cluster, JOBS.c.name == name)
+    row = connection.execute(select(JOBS).where(*same).order_by(JOBS.c.started_at.desc()).limit(1)).first()
+    found = described
+    if row is not None:
+        wanted = or_(ENTITIES.c.kind == MOUNT, ENTITIES.c.id.in_(_ids(connection, project_id, proposed)))
+        (known,) = _records([row], _exposures(connection, [row.id], wanted), {})
+        found = replace(found, code=known.code, took_part=known.took_part)
+    nodes = _ids(connection, project_id, [key for key in described.accused if key[0] == NODE])
+    leaves = {each.leaf for each in _entities(connection, ENTITIES.c.id.in_(nodes)).values() if each.leaf}
+    return replace(found, accused=found.accused | {(LEAF, leaf) for leaf in leaves})
 
 
 def cluster_of(connection: Connection, project_id: int, job: str) -> str:
@@ -81,9 +100,11 @@ def cluster_of(connection: Connection, project_id: int, job: str) -> str:
     return str(connection.execute(same.order_by(JOBS.c.started_at.desc()).limit(1)).scalar() or "")
 
 
-def related(connection: Connection, project_id: int, mine: JobRecord, now: float) -> list[JobRecord]:
+def related(
+    connection: Connection, project_id: int, mine: JobRecord, now: float, proposed: Iterable[Key] = ()
+) -> list[JobRecord]:
     """The jobs that say something about a hang: with the machines that it names, with the same fingerprint, or hung in
-    the same minutes. Of what they ran on, what the hang names."""
+    the same minutes. Of what they ran on, what the hang names, and those of `proposed`."""
     wanted = set(mine.accused)
     for kind, name in mine.accused:
         if kind == LINK:
@@ -91,7 +112,8 @@ def related(connection: Connection, project_id: int, mine: JobRecord, now: float
     ids = _ids(connection, project_id, wanted)
     rows = _related_jobs(connection, project_id, mine, ids, now)
     few = [row.id for row in rows]
-    on = _exposures(connection, few, or_(ENTITIES.c.id.in_(ids), ENTITIES.c.kind == MOUNT))
+    shown = {*ids, *_ids(connection, project_id, proposed)}
+    on = _exposures(connection, few, or_(ENTITIES.c.id.in_(shown), ENTITIES.c.kind == MOUNT))
     hangs: dict[int, _Hang] = {}
     for start in range(0, len(few), _AT_A_TIME):
         hangs |= _hangs(connection, INCIDENTS.c.job_id.in_(few[start : start + _AT_A_TIME]))
@@ -203,22 +225,30 @@ def _exposures(connection: Connection, jobs: Sequence[int], which: ColumnElement
 
 
 def _hangs(connection: Connection, *which: ColumnElement[bool]) -> dict[int, _Hang]:
-    """By job: when its first incident was, its fingerprint, what its verdicts name with more than low confidence."""
+    """By job: when its first incident was, its fingerprint, which machines its verdicts accuse with more than low
+    confidence."""
     above = ENTITIES.alias("above")
     found: dict[int, _Hang] = {}
     mine = (*which, INCIDENTS.c.job_id.is_not(None), INCIDENTS.c.outcome.not_in(NO_TROUBLE))
     for row in connection.execute(
-        select(INCIDENTS.c.job_id, INCIDENTS.c.happened_at, FINGERPRINTS.c.value, FINGERPRINTS.c.explanation)
+        select(
+            INCIDENTS.c.job_id,
+            INCIDENTS.c.happened_at,
+            INCIDENTS.c.kind,
+            FINGERPRINTS.c.value,
+            FINGERPRINTS.c.explanation,
+        )
         .outerjoin(FINGERPRINTS, FINGERPRINTS.c.id == INCIDENTS.c.fingerprint_id)
         .where(*mine)
         .order_by(INCIDENTS.c.happened_at)
     ):
-        about_code = is_about_code(json.loads(row.explanation or "{}"))
+        about_code = is_about_code(row.kind or "", json.loads(row.explanation or "{}"))
         found.setdefault(row.job_id, _Hang(row.happened_at, row.value or "", set(), set(), [], about_code))
     for each in connection.execute(
         select(
             INCIDENTS.c.job_id,
             INCIDENTS.c.confidence,
+            INCIDENTS.c.kind.label("verdict"),
             ACCUSED.c.role,
             ENTITIES.c.kind,
             ENTITIES.c.name,
@@ -231,6 +261,8 @@ def _hangs(connection: Connection, *which: ColumnElement[bool]) -> dict[int, _Ha
         .where(*mine, ENTITIES.c.kind != RANK, INCIDENTS.c.confidence != "low")
     ):
         hang = found[each.job_id]
+        if not is_about_machines(each.verdict or ""):
+            continue  # that a mismatched call was made on a node says nothing of the node
         hang.accused.add((each.kind, each.name))
         hang.doubts.append(DOUBTS.get(each.confidence, DOUBT))
         if each.kind == NODE and each.role != LINK:

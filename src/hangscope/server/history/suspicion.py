@@ -92,7 +92,8 @@ class JobRecord:
     ends: frozenset[str] = frozenset()
     """Nodes that the verdict names as an end of a link, and not as the culprit."""
     about_code: bool = True
-    """Whether the fingerprint names a place in the program: a lost link or a killed rank says nothing about that."""
+    """Whether the verdict lets the program be at fault, and names a place in it: a lost link or a killed rank does not.
+    Where it does not let a machine be at fault, `accused` is empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,7 +142,10 @@ class NodeChecked(Answer):
 
 
 class Decision(Answer):
+    """`says` is the sentence of the page and of `diagnose --server`."""
+
     answer: str
+    says: str
     rows: list[dict[str, Any]]
 
 

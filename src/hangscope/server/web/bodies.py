@@ -124,6 +124,8 @@ class HistoryAsked(Open):
     cluster: Text = ""
     job: Text = ""
     fingerprint: Short = ""
+    kind: Short = ""
+    raised: bool = False
     happened_at: Seconds | None = None
     accused: Annotated[list[Named], Field(max_length=1000)] = []
 

@@ -165,7 +165,7 @@ def incident(incident_id: Number, request: Request, access: Reader) -> Response:
         row = read_routes.found(lists.incident(connection, access.project_id, incident_id), "incident")
     history = None
     if row["job"] and is_trouble(row["outcome"]):
-        history = request.app.state.history.of_job(access.project_id, row["cluster"], row["job"])
+        history = request.app.state.history.of_incident(access.project_id, incident_id)
     return _page(request, "incident.html", {"incident": row, "history": history}, access)
 
 

@@ -238,8 +238,8 @@ def suspects(request: Request, access: Reader) -> dict[str, Any]:
 def decision(incident_id: Number, request: Request, access: Reader) -> dict[str, Any]:
     """Machine or code: the table that decides, and the experiment that would."""
     with request.app.state.database.read() as connection:
-        row = found(lists.incident(connection, access.project_id, incident_id), "incident")
-    made = request.app.state.history.of_job(access.project_id, row["cluster"] or "", row["job"] or "")
+        found(lists.incident(connection, access.project_id, incident_id), "incident")
+    made = request.app.state.history.of_incident(access.project_id, incident_id)
     if made is None:
         raise Refusal(404, "nothing is known of this incident's job, or it did not hang")
     return as_json(made)
