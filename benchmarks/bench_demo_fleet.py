@@ -4,8 +4,8 @@
 
 For each seed a server's database is filled as the demo fills it, and asked as its pages ask it: who is proposed, and
 what history says of each incident. Wrong is a proposal that is not the bad node, an answer that blames a machine where
-the verdict names none that is bad, and one that blames code for a hang of the bad node. Exit status 1 where anything was
-wrong.
+the verdict names none that is bad, and one that blames code for a hang of the bad node. Exit status 1 where anything
+was wrong.
 """
 
 from __future__ import annotations
