@@ -1,6 +1,7 @@
 """Jobs that nobody prepared: each is started plainly, hangs, and then `hangscope snapshot PID` is run once.
 
     python tests/live_scripts/unprepared.py [NAME…] [--keep DIR]    all classes of run.py that hang and stay
+    python tests/live_scripts/unprepared.py --nccl [NAME…]          the same on NCCL: needs one GPU
     python tests/live_scripts/unprepared.py --seconds 8             how long a verdict takes, of a job of 8 ranks
 
 Prints one line a job as a table for docs/live.md: what was injected, the verdict, whether its first two lines have the
@@ -25,7 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from run import PYTHON, SOURCE, STUCK, TORCHRUN, Row, _rows, place_of
+from run import PYTHON, SOURCE, STUCK, TORCHRUN, Row, _nccl, _rows, place_of
 
 STANDS_S = 10.0
 """After the fault, so that all ranks have come to where they wait."""
@@ -36,6 +37,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*")
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--nccl", action="store_true")
     parser.add_argument("--seconds", type=int, metavar="RANKS", default=0)
     given = parser.parse_args()
     folder = given.keep or Path(tempfile.mkdtemp(prefix="unprepared-"))
@@ -44,7 +46,7 @@ def main() -> int:
         words = (*TORCHRUN[:-1], f"--nproc-per-node={given.seconds}", STUCK, "collective")
         rows = [Row(f"collective, {given.seconds} ranks", words, "absent", (2,))]
     else:
-        offered = [row for row in _rows(folder) if stays(row)]
+        offered = [row for row in (_nccl("nccl") if given.nccl else _rows(folder)) if stays(row)]
         rows = [row for row in offered if not given.names or any(name in row.name for name in given.names)]
     print("| job | injected | verdict | line | seconds |\n|---|---|---|---|---|", flush=True)
     right = 0
@@ -82,7 +84,8 @@ def run(row: Row, folder: Path) -> tuple[bool | None, str]:
             return None, f"{head} the job had ended | - | - |"
         begun = time.monotonic()
         words = [PYTHON, "-m", "hangscope", "snapshot", str(job.pid), "--dir", str(place)]
-        more = {**environ, "PYTHONPATH": str(SOURCE)}
+        paths = [str(SOURCE), *filter(None, [environ.get("PYTHONPATH")])]
+        more = {**environ, "PYTHONPATH": os.pathsep.join(paths)}
         said = subprocess.run(words, capture_output=True, text=True, env=more, timeout=LONGEST_S, check=False)
         seconds = time.monotonic() - begun
         (folder / f"{place.name}.err").write_text(said.stderr)

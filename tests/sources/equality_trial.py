@@ -1,8 +1,8 @@
 """By hand: what is read from outside beside torch's own dump, for the torch of another Python, in many situations.
 
-    python tests/sources/equality_trial.py PYTHON [--reads 1000]
+    python tests/sources/equality_trial.py PYTHON [--reads 1000] [--backend nccl]
 
-PYTHON is an interpreter with torch 2.11 or newer. Prints a line for every situation, and a last one for readings of a
+PYTHON is an interpreter with torch 2.11 or newer; `nccl` needs one GPU. Prints a line for every situation, and a last one for readings of a
 job at full speed: how many were good, how many were refused as torn, and how many were wrong. A reading is wrong where
 anything of an entry differs from what the script of the job did.
 """
@@ -32,13 +32,14 @@ SITUATIONS = (
     ("wrapped at 2,000", ["--steps", "720", "--then", "hang"], 2, {}),
     ("wrapped at 64", ["--steps", "50", "--then", "hang"], 3, {"TORCH_FR_BUFFER_SIZE": "64"}),
 )
-NAMES = ("gloo:all_reduce", "gloo:all_reduce", "gloo:all_gather")
+NAMES = ("all_reduce", "all_reduce", "all_gather")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("python")
     parser.add_argument("--reads", type=int, default=1000)
+    parser.add_argument("--backend", default="gloo", choices=("gloo", "nccl"))
     asked = parser.parse_args()
     words = [*asked.python.split(), "-c", "import sys, torch; print(torch.__version__, sys.version.split()[0])"]
     print(subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip(), flush=True)
@@ -46,24 +47,25 @@ def main() -> int:
     for number, (name, script, ranks, settings) in enumerate(SITUATIONS):
         place = Path(tempfile.mkdtemp())
         try:
-            with job(place / str(number), *script, ranks=ranks, python=asked.python, **settings) as started:
-                wrong += compare(name, started, "gil" in script)
+            words = [*script, "--backend", asked.backend]
+            with job(place / str(number), *words, ranks=ranks, python=asked.python, **settings) as started:
+                wrong += compare(name, started, "gil" in script, asked.backend)
         except AssertionError as error:
             print(f"  {name}: not run ({error})", flush=True)
             wrong += 1
         finally:
             shutil.rmtree(place, ignore_errors=True)
-    return 1 if wrong + running(asked.python, asked.reads) else 0
+    return 1 if wrong + running(asked.python, asked.reads, asked.backend) else 0
 
 
-def compare(name: str, started: Any, holds_gil: bool) -> int:
+def compare(name: str, started: Any, holds_gil: bool, backend: str) -> int:
     """Print how many entries and frames are equal; the number of differences."""
     time.sleep(0.5)
     read = []
     begun = time.perf_counter()
     for rank in started.ranks:
         try:
-            read.append(read_from_outside(rank.pid))
+            read.append(read_from_outside(rank.pid, backend))
         except CannotRead as error:
             read.append({"reason": error.reason})
     spent = (time.perf_counter() - begun) / len(read)
@@ -93,23 +95,23 @@ def _frames(entry: dict[str, Any]) -> int:
     return len(entry.get("frames", ()))
 
 
-def running(python: str, reads: int) -> int:
+def running(python: str, reads: int, backend: str) -> int:
     """Read a job at full speed; the number of wrong readings."""
     place = Path(tempfile.mkdtemp())
     good = torn = wrong = entries = 0
     examples: list[str] = []
-    script = ["--steps", "5", "--then", "run"]
+    script = ["--steps", "5", "--then", "run", "--backend", backend]
     try:
         with job(place / "run", *script, python=python, TORCH_FR_BUFFER_SIZE="200") as started:
             processes = [outside.open_process(rank.pid) for rank in started.ranks]
             for number in range(reads):
                 try:
-                    dump = processes[number % len(processes)].dump("gloo", stacks=number % 4 == 0)
+                    dump = processes[number % len(processes)].dump(backend, stacks=number % 4 == 0)
                 except CannotRead as error:
                     torn += 1
                     examples += [error.reason] if torn < 3 else []
                     continue
-                bad = mistakes(dump)
+                bad = mistakes(dump, backend)
                 good += not bad
                 wrong += bool(bad)
                 entries += len(dump["entries"])
@@ -122,13 +124,13 @@ def running(python: str, reads: int) -> int:
     return wrong
 
 
-def mistakes(dump: dict[str, Any]) -> list[str]:
+def mistakes(dump: dict[str, Any], backend: str) -> list[str]:
     """What cannot be, of a job that makes the same three calls again and again."""
     found = []
     for entry in dump["entries"]:
         number = entry["record_id"]
         step, call = divmod(number, 3)
-        if entry["profiling_name"] != NAMES[call]:
+        if entry["profiling_name"] != f"{backend}:{NAMES[call]}":
             found.append(f"{number}: {entry['profiling_name']}")
         shapes = ([[4, 3 + step % 5]], [[2]], [[3]])[call]
         if entry["input_sizes"] != shapes:

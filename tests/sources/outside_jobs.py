@@ -36,11 +36,12 @@ def job(place: Path, *words: str, ranks: int = 2, python: str = sys.executable, 
     """A job that has recorded all that it was asked to."""
     place.mkdir(parents=True, exist_ok=True)
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks), **settings}
+    of_ranks = [{**environ, "RANK": str(rank)} for rank in range(ranks)]
+    if "nccl" in words:
+        of_ranks = [{**of_one, **one_gpu(of_one["RANK"])} for of_one in of_ranks]
     started = [
-        subprocess.Popen(
-            [*python.split(), str(SCRIPT), "--dir", str(place), *words], env={**environ, "RANK": str(rank)}
-        )
-        for rank in range(ranks)
+        subprocess.Popen([*python.split(), str(SCRIPT), "--dir", str(place), *words], env=of_one)
+        for of_one in of_ranks
     ]
     try:
         _until(lambda: all((place / f"ready_{rank}").exists() for rank in range(ranks)), started, 120)
@@ -50,6 +51,12 @@ def job(place: Path, *words: str, ranks: int = 2, python: str = sys.executable, 
             each.kill()
         for each in started:
             each.wait()
+
+
+def one_gpu(rank: str) -> dict[str, str]:
+    """Several ranks on one GPU: NCCL takes each for a node of its own."""
+    sockets = {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_MAX_NCHANNELS": "2"}
+    return {**sockets, "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_HOSTID": f"outside-{rank}"}
 
 
 def _until(done: Any, ranks: list[subprocess.Popen[bytes]], seconds: float) -> None:
