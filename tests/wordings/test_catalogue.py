@@ -2,16 +2,20 @@
 
 import io
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import hangscope
+from hangscope.errors import NotFoundError
 from hangscope.failure_kinds import FailureKind
+from hangscope.reader.load import load
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.safeio.evidence_names import WORDS, holds_evidence
 from hangscope.wordings import READ_ELSEWHERE, ROWS, Wording, find
 from hangscope.wordings.wording import GROUPS
+from hostile.fuzz_lines import known_lines
 
 FAILURES = [row for row in ROWS if not row.recovers]
 IDS = [f"{row.library}-{row.kind}-{index}" for index, row in enumerate(FAILURES)]
@@ -101,6 +105,31 @@ def test_examples_are_found_in_a_tree_of_three_thousand_files(tmp_path: Path) ->
     read_files = {Path(each.source.file).name for each in said}
     lost = [EVERY_ID[n] for n in range(len(EVERY)) if f"zz-node-{n:03}.log" not in read_files]
     assert not lost
+
+
+BESIDE_FAILURES = ("progress", "signs_of_life", "log_ranks", "logs", "quotes", "versions", "machines", "last_words")
+
+
+def tells_of_a_failure(file: Path) -> bool:
+    try:
+        facts = load(file).facts
+    except NotFoundError:
+        return False
+    return any(getattr(facts, each.name) for each in fields(facts) if each.name not in BESIDE_FAILURES)
+
+
+def test_no_line_that_is_seen_alone_is_lost_in_a_large_tree(tmp_path: Path) -> None:
+    """Of all lines of recorded, pasted and documented logs, each that tells of a failure alone passes the look."""
+    file = tmp_path / "worker-7.log"
+    lost = []
+    known = known_lines()
+    for line in known:
+        data = f"{line}\n".encode("utf-8", "replace")
+        if not holds_evidence(data, telling=True, name=file.name) and read(data.decode()).useful:
+            file.write_bytes(data)
+            lost += [line] if tells_of_a_failure(file) else []
+    assert not lost
+    assert len(known) > 1000
 
 
 def test_groups_have_a_meaning() -> None:
