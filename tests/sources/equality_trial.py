@@ -2,9 +2,9 @@
 
     python tests/sources/equality_trial.py PYTHON [--reads 1000] [--backend nccl]
 
-PYTHON is an interpreter with torch 2.11 or newer; `nccl` needs one GPU. Prints a line for every situation, and a last one for readings of a
-job at full speed: how many were good, how many were refused as torn, and how many were wrong. A reading is wrong where
-anything of an entry differs from what the script of the job did.
+PYTHON is an interpreter with torch 2.11 or newer; `nccl` needs one GPU. Prints a line for every situation, and a last
+one for readings of a job at full speed: how many were good, how many were refused as torn, and how many were wrong. A
+reading is wrong where anything of an entry differs from what the script of the job did.
 """
 
 from __future__ import annotations

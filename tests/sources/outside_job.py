@@ -59,7 +59,7 @@ def step(number, group):
 
 
 def point_to_point():
-    """Gloo records none of it; NCCL does, so that a job that runs on leaves it out: its entries can be foretold then."""
+    """Gloo records none of it; NCCL does, so a job that runs on leaves it out: its entries can be foretold then."""
     rank = dist.get_rank()
     if rank == 0:
         dist.send(torch.ones(5, device=device), 1)

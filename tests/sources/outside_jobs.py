@@ -40,8 +40,7 @@ def job(place: Path, *words: str, ranks: int = 2, python: str = sys.executable, 
     if "nccl" in words:
         of_ranks = [{**of_one, **one_gpu(of_one["RANK"])} for of_one in of_ranks]
     started = [
-        subprocess.Popen([*python.split(), str(SCRIPT), "--dir", str(place), *words], env=of_one)
-        for of_one in of_ranks
+        subprocess.Popen([*python.split(), str(SCRIPT), "--dir", str(place), *words], env=of_one) for of_one in of_ranks
     ]
     try:
         _until(lambda: all((place / f"ready_{rank}").exists() for rank in range(ranks)), started, 120)
