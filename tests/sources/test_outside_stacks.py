@@ -93,6 +93,33 @@ def test_a_capture_has_stacks_without_py_spy(sleeper: int, monkeypatch: pytest.M
     assert text is not None and "sleeps (" in text and '"MainThread"' in text
 
 
+MANY_MODULES = """
+import mmap, pathlib, sys, time
+
+held = []
+for number in range(200):
+    module = pathlib.Path(sys.argv[1], f"m{number}.cpython-311-x86_64-linux-gnu.so")
+    module.write_bytes(bytes(4096))
+    with module.open("rb") as stream:
+        held.append(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_program_of_many_extension_modules_has_stacks(tmp_path: Path) -> None:
+    """The interpreter is found among hundreds of modules, whatever else has Python in its name."""
+    command = [sys.executable, "-c", MANY_MODULES, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            _, threads = thread_stacks(process.pid)
+            assert [thread.frames[-1].line for thread in threads] == [11]
+        finally:
+            process.kill()
+
+
 def test_what_is_no_python_is_refused() -> None:
     """A process without Python has a reason instead of stacks."""
     with subprocess.Popen(["sleep", "1000"]) as other:

@@ -24,6 +24,8 @@ _COOKIE = b"xdebugpy"
 _DEBUG_OFFSETS = 1024
 _NAMED = re.compile(r"(?:lib)?python3\.(\d{1,2})(?:\D|$)")
 _HIGHEST_OFFSET = 1 << 20
+_MOST_LIBRARIES = 64
+"""Of the files in which the interpreter is looked for, the likeliest first."""
 
 
 class CodeLine(NamedTuple):
@@ -127,17 +129,33 @@ class Interpreter:
 
 
 def interpreter_of(memory: ProcessMemory, files: list[Mapping]) -> Interpreter | None:
-    """The Python that runs in the process, None where none does. Raises CannotRead where it is none that is known."""
-    candidates = [each for each in files if "python" in os.path.basename(each.path).lower() or ".so" not in each.path]
-    for mapping in candidates[:64]:
+    """The Python that runs in the process, None where none does. Raises CannotRead where it is none that is known, or
+    where what would tell could not be read."""
+    unread = None
+    for mapping in sorted(files, key=_unlikely)[:_MOST_LIBRARIES]:
         try:
             library = Library(memory, mapping)
             runtime = library.export(b"_PyRuntime")
-        except CannotRead:
+        except CannotRead as error:
+            if _unlikely(mapping) == 0:
+                unread = unread or error
             continue
         if runtime:
             return _interpreter(memory, library, runtime)
+    if unread is not None:
+        raise unread
     return None
+
+
+def _unlikely(mapping: Mapping) -> int:
+    """How unlikely a file is to hold the interpreter: Python by its name, a program, another library, a module of
+    Python's (`x.cpython-311-x86_64-linux-gnu.so`), of which a job has hundreds."""
+    name = os.path.basename(mapping.path).lower()
+    if name.startswith(("libpython", "python", "pypy")):
+        return 0
+    if ".so" not in name:
+        return 1
+    return 3 if ".cpython-" in name or ".abi3." in name else 2
 
 
 def _interpreter(memory: ProcessMemory, library: Library, runtime: int) -> Interpreter:
