@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import hangscope
 from hangscope.reader.ranks_in_paths import rank_of_dump, rank_of_log, worker_of
 
 
@@ -42,6 +45,8 @@ def test_a_dumps_name_says_its_rank(name: str, rank: int | None) -> None:
         ("frank_3.log", None),
         ("train_7.log", None),
         ("rank_9999999.log", None),
+        ("rank_99999999999999999999.log", None),
+        ("rank_\u0663.log", None),
     ],
 )
 def test_a_logs_name_says_its_rank(path: str, rank: int | None) -> None:
@@ -62,3 +67,14 @@ def test_a_logs_name_says_its_rank(path: str, rank: int | None) -> None:
 def test_torchruns_folders_say_the_local_rank(path: str, local_rank: int | None) -> None:
     """torchrun names a worker's folder by its local rank, below the attempt's."""
     assert worker_of(tuple(path.split("/"))) == local_rank
+
+
+@pytest.mark.parametrize("attempt", ["attempt_99999999999999999999", "attempt_\u0663", "attempt_"])
+def test_a_folders_name_that_is_no_number_costs_nothing(attempt: str, tmp_path: Path) -> None:
+    """A folder may be called anything: what is no attempt's number is no attempt, and its files are read."""
+    folder = tmp_path / attempt / "\u0664"
+    folder.mkdir(parents=True)
+    (folder / "rank_\u0663.log").write_text("[rank3]: ValueError: bad sample\n")
+    (tmp_path / "attempt_1" / "0").mkdir(parents=True)
+    (tmp_path / "attempt_1" / "0" / "stderr.log").write_text("[rank3]: ValueError: bad sample\n")
+    assert [culprit.rank for culprit in hangscope.diagnose(tmp_path).culprits] == [3]

@@ -214,7 +214,7 @@ def _skipped(item: str, why: str) -> Gap:
     return Gap(f"everything in {item}" if why.startswith(CLOSED) else f"file {item}", why, source=Source(item))
 
 
-_ATTEMPT = re.compile(r"^attempt[_-]?(\d+)$")
+_ATTEMPT = re.compile(r"^attempt[_-]?(\d{1,9})$", re.ASCII)
 
 
 def newest_attempt(found: list[Found], gaps: list[Gap]) -> list[Found]:

@@ -8,11 +8,11 @@ from hangscope.model.numbers import integer
 from hangscope.model.values import RANK_LIMIT
 
 _OTHER_RANKS = "".join(rf"(?<!{word}[_.-])" for word in ("node", "local", "group", "host", "role"))
-_RANK = re.compile(rf"(?<![a-z]){_OTHER_RANKS}rank[_.=-]?(\d{{1,7}})(?!\d)", re.IGNORECASE)
+_RANK = re.compile(rf"(?<![a-z]){_OTHER_RANKS}rank[_.=-]?(\d{{1,7}})(?!\d)", re.IGNORECASE | re.ASCII)
 _ENDING = re.compile(r"\.[a-z][a-z0-9]{0,9}$", re.IGNORECASE)
-_LAST_NUMBER = re.compile(r"(?<!\d)(\d{1,7})$")
+_LAST_NUMBER = re.compile(r"(?<!\d)(\d{1,7})$", re.ASCII)
 _ATTEMPT = re.compile(r"attempt_\d+")
-_LOCAL_RANK = re.compile(r"\d{1,6}")
+_LOCAL_RANK = re.compile(r"\d{1,6}", re.ASCII)
 
 
 def rank_of_dump(name: str) -> int | None:

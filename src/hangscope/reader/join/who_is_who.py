@@ -143,7 +143,7 @@ def _own_rank(who: Identity, text: TextFile) -> int | None:
     return text.writers.own_rank(hint)
 
 
-_WORKER = re.compile(r"^attempt_\d+/(\d{1,6})$")
+_WORKER = re.compile(r"^attempt_\d+/(\d{1,6})$", re.ASCII)
 
 
 def _share_directories(who: Identity, texts: Sequence[TextFile]) -> None:
