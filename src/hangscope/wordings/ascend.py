@@ -141,7 +141,8 @@ ROWS: tuple[Wording, ...] = (
     ),
     Wording(
         FailureKind.WAIT_TIMEOUT,
-        r"EI0002: .{0,160}?times? out.{0,200}?remote rank:? ?\[(?P<inside>\w{1,12})\]",
+        r"EI0002: .{0,160}?times? out.{0,200}?remote rank:? ?\[(?P<inside>\w{1,12})\]"
+        r"(?:.{0,200}?tag\[(?P<op>[A-Za-z]{3,24})_)?",
         ("EI0002",),
         "EI0002: [PID: 2969] 2025-10-11-15:09:34.713.335 The wait execution of the Notify register times out. Reason: The "
         "Notify register has not received the Notify record from remote rank: [24]. base information: [streamID:[109], "
@@ -149,6 +150,7 @@ ROWS: tuple[Wording, ...] = (
         "CANN 6-8; vllm-ascend#3413, LlamaFactory#975; 2023-2026",
         library="Ascend",
         detail="number {inside} of its group",
+        operation="{op}",
         effect=True,
         explains=True,
         page="ei0002",

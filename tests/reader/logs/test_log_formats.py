@@ -320,7 +320,7 @@ def test_quotes_fences_and_entities_come_off() -> None:
             "Reason: The Notify register has not received the Notify record from remote rank: [24]. base information: "
             "[streamID:[1], taskID[3], tag[AllReduce_group_name_1654], x]",
             "wait_timeout",
-            {"peer_rank": 24, "operation": "all_reduce", "effect": True},
+            {"peer_rank": None, "operation": "AllReduce", "effect": True},  # 24 is its number in the group
         ),
         (
             "[ERROR] 2026-11-15-15:09:34 (PID:2969, Device:0, RankID:101) ERR00100 PTA call acl api failed.",
