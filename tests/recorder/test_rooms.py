@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 RECORDER = Path(__file__).parents[2] / "src" / "hangscope" / "recorder"
-ROOMS = ("process", "setup", "rundir", "live", "probe", "capture", "ray", "doctor", "alerts", "agent", "launch")
+ROOMS = ("setup", "rundir", "live", "probe", "capture", "ray", "doctor", "alerts", "agent", "launch")
 """From the lowest up."""
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_those_below_it_alone(room: str) -> None:
-    """What looks at processes knows no ranks, what looks at ranks saves nothing, and nobody knows who launches."""
+    """What looks at ranks saves nothing, and no room knows who launches."""
     below = ROOMS[: ROOMS.index(room) + 1]
     paths = sorted((RECORDER / room).rglob("*.py"))
     assert paths

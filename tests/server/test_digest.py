@@ -216,7 +216,7 @@ def test_what_machines_do_is_one_hang_wherever_the_program_was() -> None:
     calls = [("all_reduce", "tp", "step"), ("all_gather", "dp", "load"), ("", "", "")]
     for kind in ("dead", "frozen", "gpu", "network"):
         assert len({fingerprint(kind, *call).value for call in calls}) == 1
-        assert not is_about_code(fingerprint(kind, *calls[0]).explanation)
+        assert not is_about_code(kind, fingerprint(kind, *calls[0]).explanation)
     raised = [fingerprint("dead", *call, raised=True) for call in calls[:2]]
     assert raised[0] != raised[1]
     assert raised[0] == fingerprint("dead", "barrier", "pp", "step", raised=True)

@@ -278,10 +278,9 @@ def test_start_events_are_on_only_where_somebody_wants_them() -> None:
         assert mine.kept["TORCH_NCCL_ENABLE_TIMING"] == value
 
 
-def test_another_profiler_plugin_is_left_alone(tmp_path: Path) -> None:
-    """A plugin that is set, or that NCCL would find by its name on the library path, stays."""
-    (tmp_path / "libnccl-profiler.so").touch()
-    for environ in ({library.PLUGIN: "/opt/theirs.so"}, {"LD_LIBRARY_PATH": f"/x:{tmp_path}"}):
+def test_another_profiler_plugin_that_shall_stay_alone_does(tmp_path: Path) -> None:
+    """No plugin at all, or theirs and no other: neither is touched."""
+    for environ in ({library.PLUGIN: "none"}, {library.PLUGIN: "/opt/theirs.so", library.NEXT: "none"}):
         made_ = planned(environ=environ)
         assert not {library.PLUGIN, library.FOLDER} & made_.variables.keys()
 
@@ -298,7 +297,7 @@ def test_a_folder_that_cannot_be_made_takes_the_plugin_with_it(tmp_path: Path, m
 @pytest.mark.parametrize(
     ("environ", "torch", "nccl", "word"),
     [
-        ({library.PLUGIN: "/opt/theirs.so"}, "2.11.0", "2.28.9", "/opt/theirs.so"),
+        ({library.PLUGIN: "/opt/theirs.so", library.NEXT: "none"}, "2.11.0", "2.28.9", "/opt/theirs.so"),
         ({}, "2.6.0", "2.21.5", "2.26"),
         ({}, "2.11.0", "2.21.5", "2.26"),
         ({}, "2.11.0", "2.28.9", "compiler"),
