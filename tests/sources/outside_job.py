@@ -2,13 +2,14 @@
 
     RANK=0 WORLD_SIZE=2 python outside_job.py --dir DIR --steps 20 --then hang|run|gil|stop [--backend nccl]
 
-Into DIR goes `ready_<rank>` when the rank has recorded all, and `torch_<rank>`, torch's own dump, when `ask` appears
-there. It ends when `end` does.
+Into DIR goes `ready_<rank>` when the rank has recorded all, and `torch_<rank>_<number>`, torch's own dump, when
+`ask_<number>` appears there. It ends when `end` does.
 """
 
 import argparse
 import ctypes
 import os
+import pickle
 import threading
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ import torch.distributed as dist
 asked = argparse.ArgumentParser()
 asked.add_argument("--dir", type=Path, required=True)
 asked.add_argument("--steps", type=int, default=20)
+asked.add_argument("--fill", type=int, default=0, help="so many operations are recorded at the end of the steps")
 asked.add_argument("--then", default="hang")
 asked.add_argument("--backend", default="gloo", choices=("gloo", "nccl"))
 given = asked.parse_args()
@@ -39,13 +41,14 @@ def own_dump():
 
 def answer():
     rank = dist.get_rank()
+    number = 0
     while not (given.dir / "end").exists():
-        if (given.dir / "ask").exists() and not (given.dir / f"torch_{rank}").exists():
-            time.sleep(0.2)
+        if (given.dir / f"ask_{number}").exists():
             part = given.dir / f"torch_{rank}.part"
             part.write_bytes(own_dump())
-            part.rename(given.dir / f"torch_{rank}")
-        time.sleep(0.05)
+            part.rename(given.dir / f"torch_{rank}_{number}")
+            number += 1
+        time.sleep(0.02)
     os._exit(0)
 
 
@@ -72,6 +75,15 @@ def point_to_point():
             work.wait()
 
 
+def fill(rank, size):
+    """Operations of a group of this rank alone: fast, whatever the others do."""
+    alone = [dist.new_group([each]) for each in range(size)][rank]
+    entries = pickle.loads(own_dump() or b"}.").get("entries", [])
+    recorded = entries[-1]["record_id"] + 1 if entries else 0
+    for _ in range(given.fill - recorded):
+        dist.all_reduce(torch.ones(3, device=device), group=alone)
+
+
 def main():
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if given.backend == "nccl":
@@ -81,6 +93,8 @@ def main():
     threading.Thread(target=answer, daemon=True).start()
     for number in range(given.steps):
         step(number, halves[rank % 2])
+    if given.fill:
+        fill(rank, size)
     if given.backend == "nccl":
         torch.cuda.synchronize()
     (given.dir / f"ready_{rank}").touch()

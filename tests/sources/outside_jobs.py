@@ -22,11 +22,13 @@ SCRIPT = Path(__file__).with_name("outside_job.py")
 class Job:
     place: Path
     ranks: list[subprocess.Popen[bytes]]
+    asked: int = 0
 
     def dumps_of_torch(self, count: int | None = None) -> list[Any]:
         """torch's own dump of every rank, or of the first ones, made now."""
-        (self.place / "ask").touch()
-        paths = [self.place / f"torch_{rank}" for rank in range(len(self.ranks))][:count]
+        (self.place / f"ask_{self.asked}").touch()
+        paths = [self.place / f"torch_{rank}_{self.asked}" for rank in range(len(self.ranks))][:count]
+        self.asked += 1
         _until(lambda: all(path.exists() for path in paths), self.ranks, 120)
         return [pickle.loads(path.read_bytes()) for path in paths]
 
@@ -77,10 +79,16 @@ def differences(of_torch: Any, read: Any) -> list[str]:
     if len(theirs) != len(ours):
         found.append(f"{len(theirs)} entries, {len(ours)} read")
     for one, other in zip(theirs, ours, strict=False):
-        for name in one.keys() | other.keys():
-            a, b = one.get(name, "absent"), other.get(name, "absent")
-            same = a == b and (type(a) is type(b) or name == "process_group")
-            found += [] if same else [f"entry {one['record_id']}, {name}: {a!r} {b!r}"]
+        found += differences_of_entries(one, other)
+    return found
+
+
+def differences_of_entries(of_torch: Any, read: Any) -> list[str]:
+    found = []
+    for name in of_torch.keys() | read.keys():
+        a, b = of_torch.get(name, "absent"), read.get(name, "absent")
+        same = a == b and (type(a) is type(b) or name == "process_group")
+        found += [] if same else [f"entry {of_torch['record_id']}, {name}: {a!r} {b!r}"]
     return found
 
 

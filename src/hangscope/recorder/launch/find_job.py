@@ -7,6 +7,7 @@ processes are looked at, what they name is believed as far as `snapshot` believe
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,13 @@ from hangscope.errors import NotFoundError, SettingsError
 from hangscope.processes import linux_process, process_roles, target_rights
 from hangscope.processes.target_rights import Rights
 from hangscope.recorder.capture.snapshot_target import environment_of, is_folder, is_of_its_writer, may_follow
-from hangscope.recorder.live import find_ranks
+from hangscope.recorder.live import find_ranks, outside_look
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.setup.blackbox_library import FOLDER
 
 NOWHERE = Path("/nonexistent")
+LOOK_S = 0.5
 _LAUNCHERS = (
     "torchrun",
     "torch.distributed.run",
@@ -88,7 +90,7 @@ def run_of(pid: int, say: Callable[[str], None]) -> Path | None:
 
 def _of_process(pid: int, say: Callable[[str], None]) -> RunningJob | None:
     launcher = launcher_of(pid)
-    ranks = ranks_below(launcher)
+    ranks = _first_ranks(launcher, say)
     return _job(launcher, ranks, say) if ranks else None
 
 
@@ -139,6 +141,22 @@ def _job(launcher: int, ranks: Sequence[RankProcess], say: Callable[[str], None]
 
 def ranks_below(pid: int) -> list[RankProcess]:
     return find_ranks.ranks_below(pid) or find_ranks.ranks_by_title(pid) or find_ranks.tasks_below(pid)
+
+
+def _ranks_of_job(pid: int) -> list[RankProcess]:
+    """The same; and where their environment does not tell, by what torch.distributed in them says."""
+    return outside_look.ranks_below(pid) or ranks_below(pid) or outside_look.ranks_by_memory(pid)
+
+
+def _first_ranks(launcher: int, say: Callable[[str], None]) -> list[RankProcess]:
+    """The ranks of a launcher, which may not have started them yet; empty where it ended before."""
+    ranks = _ranks_of_job(launcher)
+    if not ranks and _launches(launcher):
+        say(f"process {launcher} has not started a rank yet: waiting for the first")
+    while not ranks and _launches(launcher):  # it has no command line once it has ended
+        time.sleep(LOOK_S)
+        ranks = _ranks_of_job(launcher)
+    return ranks
 
 
 def launcher_of(pid: int) -> int:
