@@ -8,6 +8,7 @@ import sys
 
 from hangscope.errors import HangscopeError
 
+NO_TORCH = "no torch is loaded in it"
 _PTRACE = 19
 _AGAIN = "the same command with `sudo`"
 

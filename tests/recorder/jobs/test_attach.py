@@ -165,6 +165,16 @@ def test_watch_shows_a_job_that_nobody_watches(start: Starter, tmp_path: Path) -
     start.end()
 
 
+def test_a_launcher_that_has_started_no_rank_yet_is_waited_for(start: Starter, tmp_path: Path) -> None:
+    """A script starts the job and attaches to it at once; ranks that still import torch are no complaint."""
+    job = start(*torchrun(2), TRAIN, "--steps", "2000", PYTHONPATH="")
+    watch = start(*HANGSCOPE, "attach", str(job.process.pid), "--dir", tmp_path / "i")
+    watch.until(lambda: "watching 2 of 2 ranks from outside\n" in watch.err, 90, "line")
+    assert "has not started a rank yet: waiting for the first" in watch.err
+    assert "watching 0 of" not in watch.err
+    start.end()
+
+
 def test_what_is_no_job_is_said(start: Starter, tmp_path: Path) -> None:
     """A process without ranks, a number that is nothing, a directory of no run: exit status 2 and a sentence each."""
     sleeps = start("sleep", "60")

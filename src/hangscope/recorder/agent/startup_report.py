@@ -10,6 +10,7 @@ from hangscope.processes import linux_process, process_roles
 from hangscope.recorder.live.companion_hook import is_hooked, isolating_flag
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.sources.cannot_read import NO_TORCH
 
 LAST_RANK_S = 20.0
 """Ranks start within seconds of each other; after this long nobody is waited for."""
@@ -70,7 +71,8 @@ class StartupReport:
             self._first = now
         expected = self._expected(ranks)
         waited_enough = now - self._first > LAST_RANK_S
-        if len(ranks) < (expected or len(ranks) + 1) and not waited_enough:
+        starting = any(rank.unread is not None and rank.unread[0] == NO_TORCH for rank in ranks if not rank.counted)
+        if (starting or len(ranks) < (expected or len(ranks) + 1)) and not waited_enough:
             return None
         self._said = True
         self._asked = len(asked)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from hangscope.sources.cannot_read import CannotRead, Torn
+from hangscope.sources.cannot_read import NO_TORCH, CannotRead, Torn
 from hangscope.sources.elf_symbols import Library
 from hangscope.sources.flight_recorder import containers
 from hangscope.sources.flight_recorder.known_layouts import LAYOUTS
@@ -81,7 +81,7 @@ def find(memory: ProcessMemory, files: Sequence[Mapping]) -> FoundRecorders:
     found = FoundRecorders({}, {}, "")
     libraries = [each for each in files if os.path.basename(each.path) in LIBRARIES]
     if not libraries:
-        raise CannotRead("no torch is loaded in it")
+        raise CannotRead(NO_TORCH, "nothing to do if it is still starting")
     for mapping in libraries:
         backend = LIBRARIES[os.path.basename(mapping.path)]
         try:
