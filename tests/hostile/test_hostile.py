@@ -50,7 +50,7 @@ QUICK = (
     "options", "broken_torch", "lying_node",
 )  # fmt: skip
 """Classes that between them are asked every verb, and cost little."""
-ATTACKED_ELSEWHERE = {"serve", "push", "node-check", "mcp", "probe", "attach", "agent"}
+ATTACKED_ELSEWHERE = {"serve", "push", "node", "node-check", "mcp", "probe", "attach", "agent"}
 """Verbs that talk to another program: tests/server, tests/assistant and tests/recorder/probe lie to them. Processes
 that `attach` and `agent` watch lie in tests/sources/test_hostile_processes.py."""
 

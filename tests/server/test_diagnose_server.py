@@ -73,7 +73,7 @@ def test_the_page_of_the_incident_says_the_same(tmp_path: Path) -> None:
         who = access(server.opened.database)
         for number in range(4):
             add_hang(server.opened.database, who.project_id, f"bad{number}", "gpu-worker-7")
-        number = server.push(token, bundle("sleep"))
+        number = server.push(token, bundle("sleep"), cluster="")
         server.digested(token, number)
         page = server.ask("GET", f"/incidents/{number}", token, Accept="text/html").text
         assert "gpu-worker-7 was the culprit in 4 of its 4 other jobs" in page

@@ -19,7 +19,7 @@ from hangscope.errors import InputError
 from hangscope.server.digest import digest_work, issue_groups
 from hangscope.server.digest.digest_child import ChildLimits, bare_environment
 from hangscope.server.digest.digest_work import Digester, Outcome, clear_left_behind
-from hangscope.server.digest.fingerprint import Fingerprint, fingerprint, group_role, is_about_code
+from hangscope.server.digest.fingerprint import Fingerprint, completed, fingerprint, group_role, is_about_code
 from hangscope.server.intake.accept_push import Accepted, Lacking, accept, counting_parts, keep_blob, parse
 from hangscope.server.intake.budgets import Budgets, OverBudget
 from hangscope.server.intake.job_rosters import TooLarge, add_roster, end_job
@@ -200,15 +200,19 @@ def test_a_fingerprint_forgets_what_changes_from_run_to_run() -> None:
     one = fingerprint("absent", "all_reduce #7", "mesh_tp (6)", "read_shard.<locals>.inner_3f2a91c", "train")
     two = fingerprint("absent", "all_reduce #9", "mesh_tp (12)", "read_shard.<locals>.inner_88ab01e", "train")
     assert one == two
-    assert one.value.startswith("hs2:")
-    assert one.explanation["group"] == "mesh_tp"
+    assert one.value.startswith("hs3:")
+    assert one.explanation["function"] == "train.read_shard.inner_N"
 
 
 def test_a_fingerprint_tells_hangs_apart() -> None:
-    """Another kind, operation, role or function is another hang."""
+    """Another kind, function or program is another hang; where no function is known, another operation or role."""
     base = ("absent", "all_reduce", "tp", "read_shard")
-    others = [("dead", *base[1:]), ("absent", "all_gather", "tp", "read_shard"), ("absent", "all_reduce", "dp", "x")]
-    assert len({fingerprint(*each).value for each in [base, *others]}) == 4
+    others = [("deadlock", *base[1:]), ("absent", "all_reduce", "tp", "x"), ("absent", "all_reduce", "tp", "")]
+    others += [("absent", "all_gather", "tp", ""), ("absent", "all_reduce", "dp", "")]
+    assert len({fingerprint(*each).value for each in [base, *others]}) == 6
+    parts = fingerprint(*base).explanation
+    assert len({completed(parts, program).value for program in ("vision", "speech", "")}) == 3
+    assert fingerprint("absent", "all_gather", "dp", "read_shard") == fingerprint(*base)
 
 
 def test_what_machines_do_is_one_hang_wherever_the_program_was() -> None:

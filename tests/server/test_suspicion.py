@@ -279,7 +279,7 @@ def test_page_api_and_command_say_the_same_sentence(tmp_path: Path) -> None:
             who.project_id,
             {"job": "well", "nodes": [{"node": "gpu-worker-7", "leaf": "leaf-1"}]},
         )
-        number = server.push(token, bundle("sleep"))
+        number = server.push(token, bundle("sleep"), cluster="")
         server.digested(token, number)
         decided = server.ask("GET", f"/api/v1/incidents/{number}/decision", token).json
         assert decided["answer"] == "network"

@@ -85,7 +85,8 @@ def test_an_incident_is_in_the_api(server: RunningServer, everything: str, incid
 
     found = server.ask("GET", f"/api/v1/incidents/{incident}", everything).json
     assert found["explanation"]["function"] == "train.stuck_in_loader"
-    assert {"kind": "node", "name": "gpu-worker-7", "role": "culprit"} in found["accused"]
+    named = {"kind": "node", "name": "gpu-worker-7", "cluster": "west", "role": "culprit"}
+    assert named in found["accused"]
     verdict = server.ask("GET", f"/api/v1/incidents/{incident}/verdict", everything).json
     jsonschema.validate(verdict, schema())
     (part,) = server.ask("GET", f"/api/v1/incidents/{incident}/bundles", everything).json["bundles"]

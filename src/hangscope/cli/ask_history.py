@@ -56,9 +56,11 @@ def _question(verdict: Diagnosis, job: Job) -> dict[str, Any]:
 
     machines = [entity for entity, _ in accused(verdict, {}) if entity.kind != "rank"] if verdict.is_likely else []
     named = [{"kind": entity.kind, "name": entity.name} for entity in machines]
+    found = fingerprint_of(verdict, job)
     question: dict[str, Any] = {
         "accused": named[:MOST],
-        "fingerprint": fingerprint_of(verdict, job).value,
+        "fingerprint": found.value,
+        "parts": {name: part for name, part in found.explanation.items() if part},
         "kind": str(verdict.kind),
         "raised": has_raised(verdict),
     }

@@ -57,6 +57,7 @@ GROUPS = {
         "push": "Send incidents to a `hangscope serve`.",
         "exclude": "Print the nodes to avoid in the next start, where the cause is the node.",
         "agent": "Watch all PyTorch jobs of a node, from outside.",
+        "node": "Say on a `hangscope serve` that a node was repaired, or is not to be suspected.",
         "node-check": "Say by exit status whether a `hangscope serve` suspects this node.",
         "probe": "Say whether an inference server moves, for exec probes.",
     },

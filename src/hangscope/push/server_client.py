@@ -96,9 +96,22 @@ class ServerClient:
         found = self._json("GET", "/api/v1/suspects", None).get("suspects")
         return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
 
-    def node(self, name: str) -> dict[str, Any]:
+    def node(self, name: str, cluster: str = "") -> dict[str, Any]:
         """Whether a node is proposed, as /api/v1/nodes/NAME/check answers. Raises Unknown where a server cannot say."""
-        return self._json("GET", f"/api/v1/nodes/{quote(name, safe='')}/check", None)
+        return self._json("GET", f"/api/v1/nodes/{quote(name, safe='')}/check{_of(cluster)}", None)
+
+    def node_file(self, name: str, cluster: str = "") -> dict[str, Any]:
+        """What is known of a node."""
+        return self._json("GET", f"/api/v1/nodes/{quote(name, safe='')}{_of(cluster)}", None)
+
+    def mark_node(self, name: str, cluster: str, action: str, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Say that a node was repaired, is not to be suspected, or something about it."""
+        return self._json("POST", f"/api/v1/nodes/{quote(name, safe='')}/{action}{_of(cluster)}", value)
+
+    def node_states(self, value: Mapping[str, Any]) -> list[str]:
+        """Pass a scheduler's states on; those that count as repaired by that."""
+        found = self._json("POST", "/api/v1/nodes/states", value).get("repaired")
+        return [str(each) for each in found] if isinstance(found, list) else []
 
     def history(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """What other jobs say about a hang, as /api/v1/history answers."""
@@ -166,10 +179,18 @@ class ServerClient:
         if status in (401, 403):
             raise Unwelcome(f"{self.url} does not take the token: {said}", hint="HANGSCOPE_TOKEN or --token-file")
         if status in (404, 405, 501):
-            raise Unknown(f"{self.url} does not know what was asked: an older server, or none of hangscope")
+            raise Unknown(
+                f"{self.url}: {_said(raw)}"
+                if b'"error"' in raw
+                else f"{self.url} does not know what was asked: an older server, or none of hangscope"
+            )
         if status in (400, 413, 422):
             raise Refused(f"{self.url} refuses it: {said}")
         raise Unreachable(f"{self.url} cannot take it now (status {status}): {said}")
+
+
+def _of(cluster: str) -> str:
+    return f"?cluster={quote(cluster, safe='')}" if cluster else ""
 
 
 def _said(raw: bytes) -> str:

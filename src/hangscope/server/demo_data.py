@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, insert, update
 
 from hangscope.server.digest import issue_groups
-from hangscope.server.digest.fingerprint import fingerprint
+from hangscope.server.digest.fingerprint import completed, fingerprint, program_of
 from hangscope.server.intake.entities import COMMIT, IMAGE, LEAF, NODE, Entity
 from hangscope.server.intake.job_rosters import JobName, entity_rows, expose, job_row
 from hangscope.server.store import access_tokens
@@ -45,7 +45,7 @@ def _add(connection: Connection, project_id: int, job: DemoJob) -> None:
     nodes = {Entity(NODE, node, Entity(LEAF, leaf)): (number,) for number, (node, leaf) in enumerate(job.nodes.items())}
     leaves = {Entity(LEAF, leaf): () for leaf in job.nodes.values()}
     code = {Entity(COMMIT, job.commit): (), Entity(IMAGE, job.image): ()}
-    expose(connection, project_id, job_id, {**leaves, **nodes, **code}, job.started_at)
+    expose(connection, project_id, job_id, {**leaves, **nodes, **code}, job.started_at, cluster="demo")
     connection.execute(
         update(JOBS)
         .where(JOBS.c.id == job_id)
@@ -62,7 +62,8 @@ def _add(connection: Connection, project_id: int, job: DemoJob) -> None:
 
 def _add_incident(connection: Connection, project_id: int, job_id: int, job: DemoJob, at: float) -> None:
     module, _, function = job.function.partition(".")
-    found = fingerprint("absent", "all_reduce", "mesh_dp", function, module)
+    parts = fingerprint("absent", "all_reduce", "mesh_dp", function, module).explanation
+    found = completed(parts, program_of(job.name))
     fingerprint_id, _ = issue_groups.assign(connection, project_id, found, at, job.commit)
     named = [name for _, name in job.accused]
     headline = f"{named[0] if named else 'a rank'} is in {job.function}, and never launched all_reduce (simulated)"
@@ -87,6 +88,6 @@ def _add_incident(connection: Connection, project_id: int, job_id: int, job: Dem
         .returning(INCIDENTS.c.id)
     ).scalar_one()
     entities = [Entity(kind, name) for kind, name in job.accused]
-    for entity, row in entity_rows(connection, project_id, entities, at).items():
+    for entity, row in entity_rows(connection, project_id, entities, at, cluster="demo").items():
         role = "culprit" if entity.kind == NODE else "link"
         connection.execute(insert(ACCUSED).values(incident_id=incident, entity_id=row, role=role))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,10 @@ TIMEOUT_S = 10.0
 )
 @click.option("--node", help="Its name.  [default: Slurm's or Kubernetes's, else the host name]")
 @click.option(
+    "--cluster",
+    help="Its cluster, where several have a node of that name.  [default: HANGSCOPE_CLUSTER, or Slurm's]",
+)
+@click.option(
     "--write",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -39,7 +44,9 @@ TIMEOUT_S = 10.0
     is_flag=True,
     help="Exit with 0 also where nothing is known: any other status of a Prolog drains the node.",
 )
-def command(server: str | None, token_file: Path | None, node: str | None, file: Path | None, prolog: bool) -> int:
+def command(
+    server: str | None, token_file: Path | None, node: str | None, cluster: str | None, file: Path | None, prolog: bool
+) -> int:
     """Say by exit status whether a `hangscope serve` proposes to take this node out.
 
     0: it does not. 1: it does; the reason goes to stdout. 2: not known: the server does not answer in time, or knows
@@ -49,7 +56,7 @@ def command(server: str | None, token_file: Path | None, node: str | None, file:
     try:
         if not server:
             raise SettingsError("no server", hint="--server URL, or HANGSCOPE_SERVER")
-        found = _against(server, token(token_file, os.environ), name)
+        found = _against(server, token(token_file, os.environ), name, cluster_of(cluster, os.environ))
     except HangscopeError as error:
         note(f"not known: {error}{f'; {error.hint}' if error.hint else ''}")
         return HEALTHY if prolog else UNKNOWN
@@ -62,13 +69,18 @@ def command(server: str | None, token_file: Path | None, node: str | None, file:
     return PROBLEM if said else HEALTHY
 
 
-def _against(server: str, given: str, node: str) -> dict[str, Any]:
+def cluster_of(given: str | None, environ: Mapping[str, str]) -> str:
+    """The cluster that this machine is of, as `hangscope run` says it."""
+    return given or environ.get("HANGSCOPE_CLUSTER") or environ.get("SLURM_CLUSTER_NAME") or ""
+
+
+def _against(server: str, given: str, node: str, cluster: str) -> dict[str, Any]:
     """What the server says of this node. Raises where it knows no node of that name: that is not a healthy one."""
     from hangscope.push.server_client import ServerClient, Unknown
 
     client = ServerClient(server, given, timeout_s=TIMEOUT_S)
     try:
-        found = client.node(node)
+        found = client.node(node, cluster)
     except Unknown:  # a server from before it could be asked so
         against = next(
             (each for each in client.suspects() if each.get("proposed") is True and each.get("node") == node), None

@@ -120,7 +120,7 @@ def _data() -> Path:
     "--scope",
     "scopes",
     multiple=True,
-    type=click.Choice(["push", "read", "admin"]),
+    type=click.Choice(["push", "read", "triage", "admin"]),
     help="For --new-token: what it may do; may be given more than once.  [default: push]",
 )
 def command(

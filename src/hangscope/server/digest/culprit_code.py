@@ -12,12 +12,14 @@ from hangscope.model import Frame, Job
 
 
 def culprit_frame(verdict: Diagnosis, job: Job) -> Frame | None:
-    """Where in the user's code the culprit is: by its stack, its exception, or where the others called what it did not.
+    """Where in the user's code the culprit is, as the headline says it; else by its stack, its exception, or where the
+    others called what it did not.
 
     Of several culprits the function that most of them are in.
     """
     stacks = Stacks(job)
-    found = [frame for c in verdict.culprits if (frame := _of_rank(job, stacks, c.rank)) is not None]
+    found = [c.where.frame for c in verdict.culprits if c.where is not None]
+    found = found or [frame for c in verdict.culprits if (frame := _of_rank(job, stacks, c.rank)) is not None]
     if not found and verdict.operation is not None:
         called = user_frame(verdict.operation.frames)
         found = [called] if called is not None else []

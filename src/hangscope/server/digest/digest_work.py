@@ -25,18 +25,18 @@ from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Shelf, read_file
 from hangscope.server.digest import digest_child, issue_groups
 from hangscope.server.digest.digest_child import ChildLimits, bare_environment
-from hangscope.server.digest.fingerprint import Fingerprint
+from hangscope.server.digest.fingerprint import EVIDENCE, completed, program_of
 from hangscope.server.digest.kept_values import Kept
 from hangscope.server.intake import budgets as project_budgets
 from hangscope.server.intake import plain_values as plain
 from hangscope.server.intake.accept_push import counting_parts, keep_blob
-from hangscope.server.intake.entities import Entity
-from hangscope.server.intake.job_rosters import JobName, entity_rows, expose_in_batches, job_row
+from hangscope.server.intake.entities import NODE, Entity
+from hangscope.server.intake.job_rosters import JobName, entity_rows, expose_in_batches, job_row, only_cluster
 from hangscope.server.retention import delete_blobs
-from hangscope.server.store import work_queue
+from hangscope.server.store import outbox, work_queue
 from hangscope.server.store.blob_store import BlobError, BlobStore
 from hangscope.server.store.database import Database, insert_new
-from hangscope.server.store.tables import ACCUSED, DELIVERIES, INCIDENTS, JOBS, WEBHOOKS
+from hangscope.server.store.tables import ACCUSED, INCIDENTS, JOBS
 from hangscope.server.store.work_queue import Lease
 
 FAILURES = 3
@@ -126,13 +126,17 @@ class Digester:
         what hung there counts for its machines like any other hang."""
         job_id = incident.job_id
         if job_id is None:
-            name = JobName("", f"evidence-{incident.identity.rpartition(' ')[2][:12]}", "0")
             with self._database.write() as connection:
+                cluster = _cluster(connection, incident.project_id, None, kept)
+                name = JobName(cluster, f"{EVIDENCE}{incident.identity.rpartition(' ')[2][:12]}", "0")
                 job_id = job_row(connection, incident.project_id, name, incident.happened_at)
                 same = INCIDENTS.c.id == incident.id
                 connection.execute(update(INCIDENTS).where(same).values(job_id=job_id))
                 incident = connection.execute(select(INCIDENTS).where(same)).first() or incident
-        expose_in_batches(self._database, incident.project_id, job_id, kept.entities(), incident.happened_at)
+        with self._database.read() as connection:
+            cluster = _cluster(connection, incident.project_id, job_id, kept)
+        entities = kept.entities()
+        expose_in_batches(self._database, incident.project_id, job_id, entities, incident.happened_at, cluster=cluster)
         return incident
 
     def _later(self, lease: Lease, problem: str, *, is_last: bool = False) -> None:
@@ -306,9 +310,12 @@ def _group(connection: Connection, incident: Any, kept: Kept) -> tuple[int | Non
     """The incident's fingerprint, and what it means for its issue; nothing new where another part says the same."""
     if not kept.grouped:
         return None, ""
-    details = connection.execute(select(JOBS.c.details).where(JOBS.c.id == incident.job_id)).scalar() or "{}"
-    commit = str(json.loads(details).get("commit") or "")
-    found = Fingerprint(kept.fingerprint, kept.explanation)
+    job = connection.execute(select(JOBS.c.details, JOBS.c.name).where(JOBS.c.id == incident.job_id)).first()
+    details = json.loads(job.details) if job is not None else {}
+    commit = str(details.get("commit") or "")
+    program = program_of(job.name) if job is not None else ""
+    cluster = _cluster(connection, incident.project_id, incident.job_id, kept)
+    found = completed(kept.explanation, program or str(details.get("image") or ""), cluster)
     fingerprint_id, event = issue_groups.assign(connection, incident.project_id, found, incident.happened_at, commit)
     return fingerprint_id, "" if fingerprint_id == incident.fingerprint_id else event
 
@@ -316,32 +323,30 @@ def _group(connection: Connection, incident: Any, kept: Kept) -> tuple[int | Non
 def _blame(connection: Connection, incident: Any, kept: Kept) -> None:
     """Which machines the verdict names, in place of what it named before."""
     entities = [Entity(kind, name) for kind, name, _ in kept.accused]
-    rows = entity_rows(connection, incident.project_id, entities, incident.happened_at)
+    cluster = _cluster(connection, incident.project_id, incident.job_id, kept)
+    rows = entity_rows(connection, incident.project_id, entities, incident.happened_at, cluster=cluster)
     connection.execute(ACCUSED.delete().where(ACCUSED.c.incident_id == incident.id))
     for kind, name, role in kept.accused:
         row = {"incident_id": incident.id, "entity_id": rows[Entity(kind, name)], "role": role}
         insert_new(connection, ACCUSED, row)
 
 
+def _cluster(connection: Connection, project_id: int, job_id: int | None, kept: Kept) -> str:
+    """The cluster of the incident's job; where nobody said it, the only one that its nodes can be of."""
+    said = connection.execute(select(JOBS.c.cluster).where(JOBS.c.id == job_id)).scalar() or ""
+    nodes = {name for kind, name, _ in kept.accused if kind == NODE}
+    nodes |= {entity.name for entity, _ in kept.exposed if entity.kind == NODE}
+    return said or only_cluster(connection, project_id, sorted(nodes))
+
+
 def _words(incident: Any, kept: Kept) -> str:
     """What a search finds the incident by."""
     words = [*json.loads(incident.identity)[:3]] if incident.identity.startswith("[") else []
-    words += [kept.headline, kept.fingerprint, *kept.explanation.values()]
+    words += [kept.headline, *kept.explanation.values()]
     words += [name for _, name, _ in kept.accused]
     return " ".join(words).lower()[:8000]
 
 
 def _tell(connection: Connection, incident: Any, event: str, now: float) -> None:
     """Have a message sent to every webhook of the project, once per incident and event."""
-    hooks = connection.execute(select(WEBHOOKS.c.id).where(WEBHOOKS.c.project_id == incident.project_id)).scalars()
-    for hook in list(hooks):
-        row = {"webhook_id": hook, "incident_id": incident.id, "event": event, "created_at": now}
-        if insert_new(connection, DELIVERIES, row):
-            made = connection.execute(
-                select(DELIVERIES.c.id).where(
-                    DELIVERIES.c.webhook_id == hook,
-                    DELIVERIES.c.incident_id == incident.id,
-                    DELIVERIES.c.event == event,
-                )
-            ).scalar_one()
-            work_queue.add(connection, work_queue.DELIVER, made, incident.project_id)
+    outbox.tell(connection, incident.project_id, event, f"incident {incident.id}", now, incident_id=incident.id)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hangscope.report.history_lines import decided
+from hangscope.server.history.place_names import apart
 from hangscope.server.history.suspicion import CODE, OUTAGE_JOBS, OUTAGE_S, JobRecord, Key
 
 LEAST_SHARE = 5
@@ -68,7 +69,7 @@ def decide(
         *_code(job, others, proposed),
     )
     answer = _answer(rows, is_proposed=any(key in proposed for key in job.accused))
-    return Decision(rows, answer, experiment(sorted(name for kind, name in job.accused if kind == "node")))
+    return Decision(rows, answer, experiment(sorted({apart(name)[0] for kind, name in job.accused if kind == "node"})))
 
 
 def _answer(rows: Sequence[Row], *, is_proposed: bool) -> str:

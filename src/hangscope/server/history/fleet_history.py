@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from hangscope.errors import InputError
 from hangscope.server.digest import issue_groups
-from hangscope.server.digest.fingerprint import OF_MACHINES, is_about_machines
+from hangscope.server.digest.fingerprint import OF_MACHINES, PARTS, completed, is_about_machines, program_of
 from hangscope.server.history.decide import Decision, TrackRecord, decide, track_record
 from hangscope.server.history.observations import cluster_of, one_incident, related, with_known
 from hangscope.server.history.summary import Summary, summary
@@ -101,6 +101,8 @@ def _described(connection: Connection, project_id: int, value: object) -> JobRec
     kind = plain.text(value, "kind", 20)
     known = frozenset(key for key in accused if key[0] in ASKED and key[1] and is_about_machines(kind))
     hung_at = _moment(value)
+    said = plain.table(value, "parts")
+    parts = {name: plain.text(said, name, 300) for name in PARTS if plain.text(said, name, 300)}
     return JobRecord(
         f"{cluster}/{job}",
         hung_at or time.time(),
@@ -108,7 +110,7 @@ def _described(connection: Connection, project_id: int, value: object) -> JobRec
         {},
         hung_at,
         known,
-        plain.text(value, "fingerprint", 40),
+        completed(parts, program_of(job), cluster).value if parts else plain.text(value, "fingerprint", 40),
         about_code=kind not in OF_MACHINES or value.get("raised") is True,
     )
 

@@ -13,10 +13,19 @@ from hangscope.server.store.tables import ENTITIES
 MOST_SIMILAR = 5
 
 
-def check_node(database: Database, project_id: int, name: str, suspects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """`name` as it is spelt here; else in lower case, or with or without its domain, where only one node is meant."""
+def check_node(
+    database: Database,
+    project_id: int,
+    name: str,
+    suspects: Sequence[Mapping[str, Any]],
+    cluster: str | None = None,
+) -> dict[str, Any]:
+    """`name` as it is spelt here; else in lower case, or with or without its domain, where only one node is meant.
+    Without its cluster a node that several have is not known."""
     with database.read() as connection:
         nodes = select(ENTITIES.c.name).where(ENTITIES.c.project_id == project_id, ENTITIES.c.kind == "node")
+        if cluster is not None:
+            nodes = nodes.where(ENTITIES.c.cluster == cluster)
         exact = connection.execute(nodes.where(ENTITIES.c.name == name)).scalar()
         similar: list[str] = []
         if exact is None and name:
@@ -29,7 +38,19 @@ def check_node(database: Database, project_id: int, name: str, suspects: Sequenc
     # A short name stands for one with a domain; two names with different domains are two machines.
     same = [each for each in similar if "." not in name or "." not in each or each.lower() == name.lower()]
     meant = exact if exact is not None else same[0] if len(same) == 1 else None
-    against = next((each for each in suspects if each.get("proposed") is True and each.get("node") == meant), None)
+    clusters = _clusters(database, project_id, meant) if meant is not None else []
+    if meant is not None and cluster is None and len(clusters) > 1:
+        said = [f"{meant} in cluster {each}" if each else f"{meant} without a cluster" for each in clusters]
+        return {"node": meant, "known": False, "proposed": False, "says": "", "similar": said}
+    of = {cluster} if cluster is not None else set(clusters)
+    against = next(
+        (
+            each
+            for each in suspects
+            if each.get("proposed") is True and each.get("node") == meant and each.get("cluster") in of
+        ),
+        None,
+    )
     return {
         "node": meant or name,
         "known": meant is not None,
@@ -37,3 +58,9 @@ def check_node(database: Database, project_id: int, name: str, suspects: Sequenc
         "says": "" if against is None or meant is None else str(against.get("says") or "suspect"),
         "similar": [] if meant is not None else similar,
     }
+
+
+def _clusters(database: Database, project_id: int, name: str) -> list[str]:
+    same = (ENTITIES.c.project_id == project_id, ENTITIES.c.kind == "node", ENTITIES.c.name == name)
+    with database.read() as connection:
+        return sorted(connection.execute(select(ENTITIES.c.cluster).where(*same)).scalars())

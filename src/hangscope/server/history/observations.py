@@ -6,7 +6,6 @@ All of it for suspicion; for one incident only what has to do with it, which is 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -14,9 +13,11 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, or_, select
 
-from hangscope.server.digest.fingerprint import is_about_code, is_about_machines
+from hangscope.server.digest.fingerprint import is_about_code, is_about_machines, program_of
+from hangscope.server.history.place_names import apart, before_repair, ends
+from hangscope.server.history.places import NONE, Marks, Places
 from hangscope.server.history.suspicion import DOUBT, OUTAGE_S, JobRecord, Key
-from hangscope.server.intake.entities import LEAF, LINK, MOUNT, NODE, RANK
+from hangscope.server.intake.entities import LEAF, LINK, MOUNT, NODE, PLACES, RANK
 from hangscope.server.store.tables import ACCUSED, ENTITIES, EXPOSURES, FINGERPRINTS, INCIDENTS, JOBS
 from hangscope.verdict_words import NO_TROUBLE
 
@@ -28,7 +29,6 @@ DOUBTS = {"high": 0.05, "medium": 0.2}
 MOST_JOBS = 3000
 MOST_SAME = 1000
 MOST_TOGETHER = 200
-_NUMBERS = re.compile(r"[\d._-]+")
 _AT_A_TIME = 1000
 
 
@@ -37,6 +37,11 @@ class _Entity(NamedTuple):
     name: str
     leaf: str
     """Of a node: the switch that it is below."""
+    marks: Marks = NONE
+
+    def as_of(self, at: float) -> str:
+        """What it was then."""
+        return before_repair(self.name) if at < self.marks.repaired_at else self.name
 
 
 class _Hang(NamedTuple):
@@ -53,14 +58,15 @@ def observations(connection: Connection, project_id: int, now: float) -> list[Jo
     """Every job that started within reach."""
     mine = (JOBS.c.project_id == project_id, JOBS.c.started_at > now - REACH_S)
     jobs = connection.execute(select(JOBS).where(*mine)).all()
-    entities = _entities(connection, ENTITIES.c.project_id == project_id, ENTITIES.c.kind.in_(KINDS))
+    places = Places(connection, project_id)
+    entities = _entities(connection, places, ENTITIES.c.project_id == project_id, ENTITIES.c.kind.in_(KINDS))
     on: dict[int, list[_Entity]] = defaultdict(list)
     pairs = select(EXPOSURES.c.job_id, EXPOSURES.c.entity_id).join(JOBS, JOBS.c.id == EXPOSURES.c.job_id).where(*mine)
     for job, entity in connection.execute(pairs):
         if entity in entities:
             on[job].append(entities[entity])
     recent = (INCIDENTS.c.project_id == project_id, INCIDENTS.c.happened_at > now - REACH_S)
-    return _records(jobs, on, _hangs(connection, *recent))
+    return _records(jobs, on, _hangs(connection, places, *recent))
 
 
 def one_incident(
@@ -68,13 +74,14 @@ def one_incident(
 ) -> JobRecord | None:
     """The job as this incident's verdict has it, whatever other incidents it had; None where it did not hang. Of what
     it ran on, its mounts and those of `proposed`."""
-    hangs = _hangs(connection, INCIDENTS.c.project_id == project_id, INCIDENTS.c.id == incident_id)
+    places = Places(connection, project_id)
+    hangs = _hangs(connection, places, INCIDENTS.c.project_id == project_id, INCIDENTS.c.id == incident_id)
     if not hangs:
         return None
     (job_id,) = hangs
     rows = connection.execute(select(JOBS).where(JOBS.c.id == job_id)).all()
     wanted = or_(ENTITIES.c.kind == MOUNT, ENTITIES.c.id.in_(_ids(connection, project_id, proposed)))
-    return _records(rows, _exposures(connection, [job_id], wanted), hangs)[0]
+    return _records(rows, _exposures(connection, places, [job_id], wanted), hangs)[0]
 
 
 def with_known(
@@ -82,15 +89,18 @@ def with_known(
 ) -> JobRecord:
     """A hang that somebody describes, with what is known here of its job and machines: as if it had been pushed."""
     cluster, _, name = described.name.partition("/")
+    places = Places(connection, project_id)
+    accused = frozenset((kind, places.label(kind, each, cluster)) for kind, each in described.accused)
+    described = replace(described, accused=accused)
     same = (JOBS.c.project_id == project_id, JOBS.c.cluster == cluster, JOBS.c.name == name)
     row = connection.execute(select(JOBS).where(*same).order_by(JOBS.c.started_at.desc()).limit(1)).first()
     found = described
     if row is not None:
         wanted = or_(ENTITIES.c.kind == MOUNT, ENTITIES.c.id.in_(_ids(connection, project_id, proposed)))
-        (known,) = _records([row], _exposures(connection, [row.id], wanted), {})
+        (known,) = _records([row], _exposures(connection, places, [row.id], wanted), {})
         found = replace(found, code=known.code, took_part=known.took_part)
     nodes = _ids(connection, project_id, [key for key in described.accused if key[0] == NODE])
-    leaves = {each.leaf for each in _entities(connection, ENTITIES.c.id.in_(nodes)).values() if each.leaf}
+    leaves = {each.leaf for each in _entities(connection, places, ENTITIES.c.id.in_(nodes)).values() if each.leaf}
     return replace(found, accused=found.accused | {(LEAF, leaf) for leaf in leaves})
 
 
@@ -108,25 +118,29 @@ def related(
     wanted = set(mine.accused)
     for kind, name in mine.accused:
         if kind == LINK:
-            wanted |= {(NODE, end) for end in name.split(" -> ")}
+            wanted |= {(NODE, end) for end in ends(name)}
     ids = _ids(connection, project_id, wanted)
     rows = _related_jobs(connection, project_id, mine, ids, now)
     few = [row.id for row in rows]
     shown = {*ids, *_ids(connection, project_id, proposed)}
-    on = _exposures(connection, few, or_(ENTITIES.c.id.in_(shown), ENTITIES.c.kind == MOUNT))
+    places = Places(connection, project_id)
+    on = _exposures(connection, places, few, or_(ENTITIES.c.id.in_(shown), ENTITIES.c.kind == MOUNT))
     hangs: dict[int, _Hang] = {}
     for start in range(0, len(few), _AT_A_TIME):
-        hangs |= _hangs(connection, INCIDENTS.c.job_id.in_(few[start : start + _AT_A_TIME]))
+        hangs |= _hangs(connection, places, INCIDENTS.c.job_id.in_(few[start : start + _AT_A_TIME]))
     return _records(rows, on, hangs)
 
 
 def _ids(connection: Connection, project_id: int, keys: Iterable[Key]) -> list[int]:
-    by_kind: dict[str, list[str]] = defaultdict(list)
-    for kind, name in keys:
-        by_kind[kind].append(name)
+    by_kind: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for kind, label in keys:
+        name, cluster = apart(label) if kind in PLACES else (label, "")
+        by_kind[kind, cluster].append(name)
     found: list[int] = []
-    for kind, names in by_kind.items():
-        same = (ENTITIES.c.project_id == project_id, ENTITIES.c.kind == kind, ENTITIES.c.name.in_(names))
+    for (kind, cluster), names in by_kind.items():
+        same = [ENTITIES.c.project_id == project_id, ENTITIES.c.kind == kind, ENTITIES.c.name.in_(names)]
+        if cluster:
+            same.append(ENTITIES.c.cluster == cluster)
         found += connection.execute(select(ENTITIES.c.id).where(*same)).scalars()
     return found
 
@@ -168,12 +182,13 @@ def _records(jobs: Sequence[Any], on: dict[int, list[_Entity]], hangs: dict[int,
 
 def _record(row: Any, on: Sequence[_Entity], hang: _Hang | None, links: Iterable[str]) -> JobRecord:
     parts: dict[str, set[str]] = defaultdict(set)
+    at = row.started_at if hang is None else hang.at
     for entity in on:
-        parts[entity.kind].add(entity.name)
+        parts[entity.kind].add(entity.as_of(at))
     took_part = {kind: frozenset(names) for kind, names in parts.items()}
     nodes = took_part.get(NODE, frozenset())
     if links:
-        took_part[LINK] = frozenset(link for link in links if set(link.split(" -> ")) <= nodes)
+        took_part[LINK] = frozenset(link for link in links if set(ends(link)) <= nodes)
     below = Counter(each.leaf for each in on if each.kind == NODE and each.leaf)
     name = f"{row.cluster}/{row.name}"
     well = JobRecord(name, row.started_at, _program(row, took_part), took_part, below=below)
@@ -192,39 +207,46 @@ def _record(row: Any, on: Sequence[_Entity], hang: _Hang | None, links: Iterable
 
 def _program(row: Any, parts: dict[str, frozenset[str]]) -> str:
     """What jobs of the same program have in common, whatever its commit: their name without numbers, else the image."""
-    details = json.loads(row.details)
-    stem = _NUMBERS.sub("", str(row.name))
-    return str(details.get("program") or stem or next(iter(sorted(parts.get("image", ()))), ""))
+    return str(program_of(str(row.name)) or next(iter(sorted(parts.get("image", ()))), ""))
 
 
-def _entities(connection: Connection, *which: ColumnElement[bool]) -> dict[int, _Entity]:
+def _entities(connection: Connection, places: Places, *which: ColumnElement[bool]) -> dict[int, _Entity]:
     above = ENTITIES.alias("above")
     rows = connection.execute(
-        select(ENTITIES.c.id, ENTITIES.c.kind, ENTITIES.c.name, above.c.kind, above.c.name)
+        select(ENTITIES, above.c.kind.label("above_kind"), above.c.name.label("above_name"))
         .outerjoin(above, above.c.id == ENTITIES.c.part_of)
         .where(*which)
     )
     return {
-        number: _Entity(kind, name, above_name if above_kind == LEAF else "")
-        for number, kind, name, above_kind, above_name in rows
+        row.id: _Entity(
+            row.kind,
+            places.label(row.kind, row.name, row.cluster),
+            places.label(LEAF, row.above_name, row.cluster) if row.above_kind == LEAF else "",
+            places.marks(row.id, row.kind, row.name, row.cluster, row.part_of),
+        )
+        for row in rows
     }
 
 
-def _exposures(connection: Connection, jobs: Sequence[int], which: ColumnElement[bool]) -> dict[int, list[_Entity]]:
+def _exposures(
+    connection: Connection, places: Places, jobs: Sequence[int], which: ColumnElement[bool]
+) -> dict[int, list[_Entity]]:
     """What these jobs ran on, of the entities that `which` selects."""
     found: dict[int, list[_Entity]] = defaultdict(list)
     for start in range(0, len(jobs), _AT_A_TIME):
         few = jobs[start : start + _AT_A_TIME]
-        for job, kind, name in connection.execute(
-            select(EXPOSURES.c.job_id, ENTITIES.c.kind, ENTITIES.c.name)
+        columns = [ENTITIES.c[name] for name in ("id", "kind", "name", "cluster", "part_of")]
+        for row in connection.execute(
+            select(EXPOSURES.c.job_id, *columns)
             .join(ENTITIES, ENTITIES.c.id == EXPOSURES.c.entity_id)
             .where(EXPOSURES.c.job_id.in_(few), which)
         ):
-            found[job].append(_Entity(kind, name, ""))
+            marks = places.marks(row.id, row.kind, row.name, row.cluster, row.part_of)
+            found[row.job_id].append(_Entity(row.kind, places.label(row.kind, row.name, row.cluster), "", marks))
     return found
 
 
-def _hangs(connection: Connection, *which: ColumnElement[bool]) -> dict[int, _Hang]:
+def _hangs(connection: Connection, places: Places, *which: ColumnElement[bool]) -> dict[int, _Hang]:
     """By job: when its first incident was, its fingerprint, which machines its verdicts accuse with more than low
     confidence."""
     above = ENTITIES.alias("above")
@@ -249,9 +271,13 @@ def _hangs(connection: Connection, *which: ColumnElement[bool]) -> dict[int, _Ha
             INCIDENTS.c.job_id,
             INCIDENTS.c.confidence,
             INCIDENTS.c.kind.label("verdict"),
+            INCIDENTS.c.happened_at,
             ACCUSED.c.role,
+            ENTITIES.c.id,
             ENTITIES.c.kind,
             ENTITIES.c.name,
+            ENTITIES.c.cluster,
+            above.c.id.label("above_id"),
             above.c.kind.label("above_kind"),
             above.c.name.label("above_name"),
         )
@@ -263,10 +289,14 @@ def _hangs(connection: Connection, *which: ColumnElement[bool]) -> dict[int, _Ha
         hang = found[each.job_id]
         if not is_about_machines(each.verdict or ""):
             continue  # that a mismatched call was made on a node says nothing of the node
-        hang.accused.add((each.kind, each.name))
+        marks = places.marks(each.id, each.kind, each.name, each.cluster, each.above_id)
+        if each.happened_at < marks.dismissed_at:
+            continue  # somebody looked, and said that it was not this
+        name = _Entity(each.kind, places.label(each.kind, each.name, each.cluster), "", marks).as_of(each.happened_at)
+        hang.accused.add((each.kind, name))
         hang.doubts.append(DOUBTS.get(each.confidence, DOUBT))
         if each.kind == NODE and each.role != LINK:
-            hang.culprits.add(each.name)
+            hang.culprits.add(name)
         if each.above_kind == LEAF:
-            hang.accused.add((LEAF, each.above_name))
+            hang.accused.add((LEAF, places.label(LEAF, each.above_name, each.cluster)))
     return found

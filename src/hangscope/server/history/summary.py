@@ -19,12 +19,17 @@ from sqlalchemy.exc import OperationalError
 
 from hangscope.server.history.decide import Rate, rates, track_record
 from hangscope.server.history.observations import REACH_S, observations
+from hangscope.server.history.place_names import apart, is_past
+from hangscope.server.history.places import Places
 from hangscope.server.history.scheduler_hints import hints, node_of
-from hangscope.server.history.suspicion import JobRecord, Key, Suspect, Suspicion, suspects
+from hangscope.server.history.suspicion import LEAST_JOBS, JobRecord, Key, Suspect, Suspicion, suspects
+from hangscope.server.intake.entities import PLACES
 from hangscope.server.store.database import Database, insert_new
-from hangscope.server.store.tables import EXPOSURES, INCIDENTS, JOBS, PROJECTS, SUMMARIES
+from hangscope.server.store.tables import EXPOSURES, INCIDENTS, JOBS, MARKS, PROJECTS, SUMMARIES
 
 MOST = 200
+WATCHED_ODDS = 0.01
+"""Ten times likelier than before anything was known of a node: who is named by chance stays below."""
 SMALL = 5_000
 """Exposures of a project whose summary is made while somebody waits for it."""
 FRESH_S = 30.0
@@ -47,7 +52,11 @@ class Summary:
 
     @property
     def proposed(self) -> set[Key]:
-        return {(each["kind"], each["name"]) for each in self.value.get("suspects", ()) if each["proposed"]}
+        return {
+            (each["kind"], each.get("label", each["name"]))
+            for each in self.value.get("suspects", ())
+            if each["proposed"]
+        }
 
 
 EMPTY: Mapping[str, Any] = {"suspects": [], "braked": False, "outages": [], "rates": {}}
@@ -72,7 +81,8 @@ def make(database: Database, project_id: int, covers: str, now: float) -> Summar
     """Read and weigh the whole past, and keep what came of it."""
     with database.read() as connection:
         past = observations(connection, project_id, now)
-    value = described(past, suspects(past, now))
+        only = Places(connection, project_id).only
+    value = described(past, suspects(past, now), only)
     try:
         with database.write() as connection:
             row = {"made_at": now, "covers": covers, "leased_until": 0.0, "value": json.dumps(value)}
@@ -118,7 +128,8 @@ def _covers(connection: Connection, project_id: int) -> str:
     digested = connection.execute(
         select(func.max(INCIDENTS.c.digested_at)).where(INCIDENTS.c.project_id == project_id)
     ).scalar()
-    return f"job {jobs or 0}, digested {digested or 0:.6f}"
+    marks = connection.execute(select(func.max(MARKS.c.id)).where(MARKS.c.project_id == project_id)).scalar()
+    return f"job {jobs or 0}, digested {digested or 0:.6f}, mark {marks or 0}"
 
 
 def _is_small(connection: Connection, project_id: int) -> bool:
@@ -127,14 +138,15 @@ def _is_small(connection: Connection, project_id: int) -> bool:
     return int(connection.execute(select(func.count()).select_from(few)).scalar_one()) <= SMALL
 
 
-def described(past: Sequence[JobRecord], found: Suspicion) -> dict[str, Any]:
-    """All who were named, with odds, counts and what could be done about those that are proposed; everybody's rates."""
+def described(past: Sequence[JobRecord], found: Suspicion, only_cluster: str = "") -> dict[str, Any]:
+    """All who were named, with odds, counts and what could be done about those that are proposed; everybody's rates.
+    `only_cluster` is the one that all machines are of."""
     everybody = rates(past)
     proposed = {(each.kind, each.name) for each in found.proposed}
-    shown = found.suspects[:MOST]
+    shown = [each for each in found.suspects if not is_past(each.name)][:MOST]
     jobs = _jobs_of({(each.kind, each.name) for each in shown}, past)
     return {
-        "suspects": [_suspect(each, jobs[each.kind, each.name], everybody, proposed) for each in shown],
+        "suspects": [_suspect(each, jobs[each.kind, each.name], everybody, proposed, only_cluster) for each in shown],
         "braked": found.braked,
         "outages": [{"at": at, "jobs": jobs} for at, jobs in found.outages],
         "rates": {kind: rate._asdict() for kind, rate in everybody.items()},
@@ -155,14 +167,30 @@ def _jobs_of(keys: set[Key], past: Sequence[JobRecord]) -> Mapping[Key, list[Job
 
 
 def _suspect(
-    suspect: Suspect, past: Sequence[JobRecord], everybody: Mapping[str, Rate], proposed: set[tuple[str, str]]
+    suspect: Suspect,
+    past: Sequence[JobRecord],
+    everybody: Mapping[str, Rate],
+    proposed: set[tuple[str, str]],
+    only_cluster: str,
 ) -> dict[str, Any]:
     key = (suspect.kind, suspect.name)
-    node = node_of(suspect, past)
+    label = node_of(suspect, past)
+    node = None if label is None else apart(label)[0]
+    name, cluster = apart(suspect.name) if suspect.kind in PLACES else (suspect.name, "")
+    is_proposed = key in proposed
     return {
         **suspect._asdict(),
+        "name": name,
+        "cluster": cluster or (only_cluster if suspect.kind in PLACES else ""),
+        "label": suspect.name,
         "node": node,
-        "proposed": key in proposed,
+        "proposed": is_proposed,
+        "watched": not is_proposed and is_watched(suspect),
         "says": track_record(key, past, everybody.get(suspect.kind)).says,
-        "hints": hints(suspect, node) if key in proposed else [],
+        "hints": hints(suspect, node) if is_proposed else [],
     }
+
+
+def is_watched(suspect: Suspect) -> bool:
+    """Whether more speaks against it than chance would, though not enough to do anything about it."""
+    return suspect.named >= LEAST_JOBS and suspect.named > 2 * suspect.expected and suspect.odds >= WATCHED_ODDS

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hangscope.server.history.own_rate import CodeRates, Evidence, log_ratio_of_code, log_ratio_of_machine
+from hangscope.server.history.place_names import is_past
 
 HALF_LIFE_S = 14 * 86400.0
 """After so long a job counts half."""
@@ -134,7 +135,7 @@ class Past:
         outages, within = _outages(self._hung_at[self._hung_at <= now], self._hung_at)
         moment = _Moment(self, now, within)
         proposed, found = moment.propose(every_name=every_name)
-        machines = [each for each in proposed if each.kind not in CODE]
+        machines = [each for each in proposed if each.kind not in CODE and not is_past(each.name)]
         braked = len(machines) > max(1.0, BRAKE_SHARE * self._nodes)
         kept = [each for each in proposed if each.kind in CODE] if braked else proposed
         ordered = (*proposed, *sorted(found, key=lambda each: (-each.odds, each.kind, each.name)))

@@ -22,6 +22,8 @@ VERSION = "version"
 RANK = "rank"
 LINK = "link"
 MOUNT = "mount"
+PLACES = frozenset((NODE, GPU, NIC, LEAF, LINK))
+"""Kinds whose names are of one cluster: two clusters may each have a node042."""
 
 
 @dataclass(frozen=True, slots=True)

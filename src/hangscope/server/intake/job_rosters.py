@@ -16,7 +16,7 @@ from hangscope.errors import InputError
 from hangscope.server.intake import budgets as project_budgets
 from hangscope.server.intake import plain_values as plain
 from hangscope.server.intake.budgets import DEFAULT, Budgets
-from hangscope.server.intake.entities import COMMIT, IMAGE, VERSION, Entity, of_node
+from hangscope.server.intake.entities import COMMIT, IMAGE, NODE, PLACES, VERSION, Entity, of_node
 from hangscope.server.store.database import Database, row_id, upsert
 from hangscope.server.store.tables import ENTITIES, EXPOSURES, JOBS
 
@@ -51,14 +51,27 @@ def job_row(connection: Connection, project_id: int, name: JobName, started_at: 
 
 
 def entity_rows(
-    connection: Connection, project_id: int, entities: Iterable[Entity], at: float, budgets: Budgets | None = None
+    connection: Connection,
+    project_id: int,
+    entities: Iterable[Entity],
+    at: float,
+    budgets: Budgets | None = None,
+    *,
+    cluster: str = "",
 ) -> dict[Entity, int]:
     """The ids of these, made where they are new and seen now: one statement a batch, and in one order, so that two who
-    do the same do not wait for each other in a ring."""
+    do the same do not wait for each other in a ring. What has a place is of `cluster`."""
     project_budgets.use(connection, project_id, None)  # before any row of it, as everywhere: no two wait in a ring
     known = {(entity.kind, entity.name): entity for entity in reversed(list(entities))}
     rows = [
-        {"project_id": project_id, "kind": kind, "name": name, "first_seen_at": at, "last_seen_at": at}
+        {
+            "project_id": project_id,
+            "kind": kind,
+            "name": name,
+            "first_seen_at": at,
+            "last_seen_at": at,
+            "cluster": cluster if kind in PLACES else "",
+        }
         for kind, name in sorted(known)
     ]
     found: dict[Entity, int] = {}
@@ -66,7 +79,7 @@ def entity_rows(
     is_later = made.excluded.last_seen_at > ENTITIES.c.last_seen_at
     later = case((is_later, made.excluded.last_seen_at), else_=ENTITIES.c.last_seen_at)
     made = made.on_conflict_do_update(
-        index_elements=["project_id", "kind", "name"], set_={"last_seen_at": later}
+        index_elements=["project_id", "kind", "name", "cluster"], set_={"last_seen_at": later}
     ).returning(ENTITIES.c.id, ENTITIES.c.kind, ENTITIES.c.name, ENTITIES.c.first_seen_at)
     new = 0
     for start in range(0, len(rows), BATCH):
@@ -77,9 +90,26 @@ def entity_rows(
     return found
 
 
-def expose(connection: Connection, project_id: int, job_id: int, on: Mapping[Entity, Iterable[int]], at: float) -> None:
+def only_cluster(connection: Connection, project_id: int, nodes: Iterable[str]) -> str:
+    """The cluster of nodes of which nobody said it: the one that has all of them that are known; empty where they are
+    known without one, or in several."""
+    names = list(nodes)[:BATCH]
+    same = (ENTITIES.c.project_id == project_id, ENTITIES.c.kind == NODE, ENTITIES.c.name.in_(names))
+    found = set(connection.execute(select(ENTITIES.c.cluster).where(*same)).scalars())
+    return found.pop() if len(found) == 1 else ""
+
+
+def expose(
+    connection: Connection,
+    project_id: int,
+    job_id: int,
+    on: Mapping[Entity, Iterable[int]],
+    at: float,
+    *,
+    cluster: str = "",
+) -> None:
     """The job ran on, or with, these. `on` gives the ranks that did, where that is known."""
-    rows = entity_rows(connection, project_id, on, at)
+    rows = entity_rows(connection, project_id, on, at, cluster=cluster)
     _note_places(connection, rows)
     _note_exposures(connection, job_id, rows, on)
 
@@ -91,6 +121,8 @@ def expose_in_batches(
     on: Mapping[Entity, Iterable[int]],
     at: float,
     budgets: Budgets | None = DEFAULT,
+    *,
+    cluster: str = "",
 ) -> None:
     """As `expose`, in short transactions: between two of them others get their turn, however much it is."""
     entities = list(on)
@@ -98,7 +130,7 @@ def expose_in_batches(
     for start in range(0, len(entities), BATCH):
         few = entities[start : start + BATCH]
         with database.write() as connection:
-            rows.update(entity_rows(connection, project_id, few, at, budgets))
+            rows.update(entity_rows(connection, project_id, few, at, budgets, cluster=cluster))
     for start in range(0, len(entities), BATCH):
         few = entities[start : start + BATCH]
         with database.write() as connection:
@@ -160,7 +192,7 @@ def add_roster(
                 details=json.dumps({**known, **{key: said for key, said in details.items() if said}}),
             )
         )
-    expose_in_batches(database, project_id, job_id, on, started_at, budgets)
+    expose_in_batches(database, project_id, job_id, on, started_at, budgets, cluster=name.cluster)
     return job_id
 
 

@@ -20,8 +20,9 @@ from hangscope.server.store.tables import PROJECTS, SESSIONS, TOKENS
 
 PUSH = "push"
 READ = "read"
+TRIAGE = "triage"
 ADMIN = "admin"
-SCOPES = (PUSH, READ, ADMIN)
+SCOPES = (PUSH, READ, TRIAGE, ADMIN)
 PREFIX = "hs_"
 LONGEST = 200
 SHORTEST = 35
@@ -43,7 +44,8 @@ class Access:
     expires_at: float | None = None
 
     def may(self, scope: str) -> bool:
-        return scope in self.scopes or ADMIN in self.scopes
+        """Who may triage may read, who may administer may do everything."""
+        return scope in self.scopes or ADMIN in self.scopes or (scope == READ and TRIAGE in self.scopes)
 
 
 def check(connection: Connection, token: str) -> Access | None:

@@ -117,7 +117,8 @@ ENTITIES = Table(
     Column("first_seen_at", Double, nullable=False),
     Column("last_seen_at", Double, nullable=False),
     _of("entities", name="part_of", optional=True),
-    UniqueConstraint("project_id", "kind", "name"),
+    Column("cluster", String(200), nullable=False, server_default=""),
+    UniqueConstraint("project_id", "kind", "name", "cluster"),
     Index(None, "project_id", "kind", "last_seen_at"),
     Index(None, "part_of"),
 )
@@ -128,6 +129,19 @@ EXPOSURES = Table(
     _of("entities", name="entity_id", primary_key=True),
     Column("ranks", Text, nullable=False),
     Index(None, "entity_id"),
+)
+MARKS = Table(
+    "marks",
+    METADATA,
+    _id(),
+    _of("projects"),
+    _of("entities", name="entity_id"),
+    Column("at", Double, nullable=False),
+    Column("what", String(20), nullable=False),
+    Column("who", String(100), nullable=False),
+    Column("detail", Text, nullable=False),
+    Index(None, "entity_id"),
+    Index(None, "project_id"),
 )
 ISSUES = Table(
     "issues",
@@ -275,11 +289,15 @@ DELIVERIES = Table(
     METADATA,
     _id(),
     _of("webhooks"),
-    _of("incidents"),
+    _of("incidents", optional=True),
     Column("event", String(20), nullable=False),
+    Column("subject", String(600), nullable=False),
+    Column("about", Text, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("delivered_at", Double),
     Column("problem", Text),
-    UniqueConstraint("webhook_id", "incident_id", "event"),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    UniqueConstraint("webhook_id", "event", "subject"),
     Index(None, "incident_id"),
+    Index(None, "webhook_id", "created_at"),
 )

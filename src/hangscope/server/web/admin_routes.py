@@ -20,7 +20,7 @@ from hangscope.server.store.audit_log import write_down
 from hangscope.server.store.tables import AUDIT, PROJECTS, TOKENS, USAGE, WEBHOOKS
 from hangscope.server.web import answers
 from hangscope.server.web.bodies import IssueChange, NewToken, NewWebhook, Retention, described, taken
-from hangscope.server.web.guard import Admin, Number, Reader, Refusal
+from hangscope.server.web.guard import Admin, Number, Reader, Refusal, Triager
 from hangscope.server.web.webhooks import check_address
 
 router = APIRouter(prefix="/api/v1", tags=["admin"], responses=answers.ERRORS)
@@ -70,7 +70,7 @@ async def change_issue(
     issue_id: Number,
     action: Action,
     request: Request,
-    access: Admin,
+    access: Triager,
     value: Annotated[IssueChange, taken(IssueChange, 1 << 16, optional=True)],
 ) -> dict[str, Any]:
     """merge (`into`), split (`fingerprint`), mute (`days`), resolve or reopen an issue."""

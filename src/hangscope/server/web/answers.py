@@ -122,6 +122,28 @@ class Node(Answer):
     last_seen_at: float
 
 
+class OneNode(Node):
+    cluster: str
+    jobs_total: int
+    incidents_total: int
+    jobs: list[dict[str, Any]] = []
+    incidents: list[dict[str, Any]] = []
+    marks: list[dict[str, Any]] = []
+    suspect: dict[str, Any] | None = None
+
+
+class NodeMarked(Answer):
+    node: str
+    cluster: str
+    what: str
+
+
+class StatesNoted(Answer):
+    """`repaired` are nodes that had been taken out and are back."""
+
+    repaired: list[str]
+
+
 class Nodes(Page):
     nodes: list[Node]
 

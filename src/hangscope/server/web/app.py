@@ -27,14 +27,14 @@ from hangscope.server.intake.budgets import DEFAULT, Budgets, OverBudget
 from hangscope.server.intake.job_rosters import TooLarge
 from hangscope.server.store.blob_store import BlobError, BlobStore
 from hangscope.server.store.database import Database
-from hangscope.server.web import admin_routes, feeds, pages, push_routes, read_routes
+from hangscope.server.web import admin_routes, feeds, node_routes, pages, push_routes, read_routes
 from hangscope.server.web.connections import Networks
 from hangscope.server.web.front import Front
 from hangscope.server.web.guard import Guard, Refusal
 from hangscope.server.web.health import Health, is_full
 
 _OF_DATABASE = (DBAPIError, PoolTimeout)
-ROUTED = (push_routes, admin_routes, read_routes, feeds, pages)
+ROUTED = (push_routes, admin_routes, node_routes, read_routes, feeds, pages)
 RETRY_S = {429: "10", 503: "5", 507: "60"}
 
 

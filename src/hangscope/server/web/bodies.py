@@ -124,6 +124,7 @@ class HistoryAsked(Open):
     cluster: Text = ""
     job: Text = ""
     fingerprint: Short = ""
+    parts: Annotated[dict[str, Long], Field(max_length=20)] = {}
     kind: Short = ""
     raised: bool = False
     happened_at: Seconds | None = None
@@ -132,7 +133,7 @@ class HistoryAsked(Open):
 
 class NewToken(Strict):
     name: Annotated[str, _line(100), Field(min_length=1)]
-    scopes: Annotated[list[Literal["push", "read", "admin"]], Field(min_length=1, max_length=3)]
+    scopes: Annotated[list[Literal["push", "read", "triage", "admin"]], Field(min_length=1, max_length=4)]
     days: Days | None = None
 
 
@@ -151,6 +152,33 @@ class IssueChange(Strict):
     into: RowNumber | None = None
     fingerprint: Short | None = None
     days: Days | None = None
+
+
+class NodeChange(Strict):
+    """`at`: when it was repaired, now where it is not said. `note`: why, for those who look later."""
+
+    note: Annotated[str, _line(1000)] = ""
+    at: Annotated[float, Field(allow_inf_nan=False, gt=0, lt=1 << 33)] | None = None
+
+
+class SuspectDismissed(Strict):
+    kind: Literal["node", "gpu", "nic", "leaf", "link", "commit", "image"]
+    name: Annotated[str, _line(300), Field(min_length=1)]
+    cluster: Text | None = None
+    note: Annotated[str, _line(1000)] = ""
+
+
+class NodeState(Strict):
+    node: Name
+    taken_out: bool
+
+
+class NodeStates(Strict):
+    """What a scheduler says of its nodes. `source` is which one: slurm or kubernetes."""
+
+    source: Annotated[str, _line(40), Field(min_length=1)]
+    cluster: Text = ""
+    nodes: Annotated[list[NodeState], Field(max_length=MOST_NODES)]
 
 
 def taken(model: type[Taken], most: int = JSON_BYTES, *, optional: bool = False) -> Any:
@@ -195,4 +223,7 @@ MODELS: tuple[type[BaseModel], ...] = (
     NewWebhook,
     Retention,
     IssueChange,
+    NodeChange,
+    SuspectDismissed,
+    NodeStates,
 )

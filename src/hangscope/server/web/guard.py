@@ -214,6 +214,7 @@ Number = Annotated[int, Field(ge=0, lt=1 << 31)]
 """Of a row: no database has more."""
 Pusher = Annotated[Access, _needs(access_tokens.PUSH)]
 Reader = Annotated[Access, _needs(access_tokens.READ)]
+Triager = Annotated[Access, _needs(access_tokens.TRIAGE)]
 Admin = Annotated[Access, _needs(access_tokens.ADMIN)]
 
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, ColumnElement, Connection, Select, and_, func, literal, or_, select
+from sqlalchemy import Column, ColumnElement, Connection, Select, and_, case, func, literal, or_, select
 
 from hangscope.server.digest import issue_groups
+from hangscope.server.history import marks
 from hangscope.server.store.tables import (
     ACCUSED,
     ENTITIES,
@@ -25,6 +26,7 @@ from hangscope.server.store.tables import (
 PAGE = 50
 MOST = 200
 MOST_TERMS = 8
+MOST_RAN_ON = 2000
 Row = dict[str, Any]
 
 
@@ -55,6 +57,8 @@ class Filters:
     """Received then or later."""
     happened_after: float | None = None
     happened_before: float | None = None
+    named: int | None = None
+    """The number of a machine that the verdict names."""
 
 
 def _page(asked: Select[Any], at: Column[Any], number: Column[Any], before: Before | None, most: int) -> Select[Any]:
@@ -110,6 +114,10 @@ def incidents(connection: Connection, project_id: int, filters: Filters, most: i
         named = select(ACCUSED.c.incident_id).join(ENTITIES, ENTITIES.c.id == ACCUSED.c.entity_id)
         same = and_(ENTITIES.c.project_id == project_id, ENTITIES.c.kind == "node", ENTITIES.c.name == filters.node)
         asked = asked.where(INCIDENTS.c.id.in_(named.where(same)))
+    if filters.named is not None:
+        asked = asked.where(
+            INCIDENTS.c.id.in_(select(ACCUSED.c.incident_id).where(ACCUSED.c.entity_id == filters.named))
+        )
     if filters.issue is not None:
         ids = [row.id for row in issue_groups.fingerprints_of(connection, filters.issue)]
         asked = asked.where(INCIDENTS.c.fingerprint_id.in_(ids))
@@ -149,7 +157,7 @@ def incident(connection: Connection, project_id: int, incident_id: int) -> Row |
     row["explanation"] = json.loads(row["explanation"] or "{}")
     row["issue_id"] = issue_groups.final(connection, row["issue_id"]) if row["issue_id"] is not None else None
     accused = connection.execute(
-        select(ENTITIES.c.kind, ENTITIES.c.name, ACCUSED.c.role)
+        select(ENTITIES.c.kind, ENTITIES.c.name, ENTITIES.c.cluster, ACCUSED.c.role)
         .join(ACCUSED, ACCUSED.c.entity_id == ENTITIES.c.id)
         .where(ACCUSED.c.incident_id == incident_id)
         .order_by(ENTITIES.c.kind, ENTITIES.c.name)
@@ -239,24 +247,38 @@ def job(connection: Connection, project_id: int, job_id: int) -> Row | None:
         select(ENTITIES.c.kind, ENTITIES.c.name, EXPOSURES.c.ranks)
         .join(EXPOSURES, EXPOSURES.c.entity_id == ENTITIES.c.id)
         .where(EXPOSURES.c.job_id == job_id)
-        .order_by(ENTITIES.c.kind, ENTITIES.c.name)
-        .limit(2000)
+        .order_by(case((ENTITIES.c.kind == "node", 0), else_=1), ENTITIES.c.kind, ENTITIES.c.name)
+        .limit(MOST_RAN_ON)
+    )
+    counted = connection.execute(
+        select(ENTITIES.c.kind, func.count())
+        .join(EXPOSURES, EXPOSURES.c.entity_id == ENTITIES.c.id)
+        .where(EXPOSURES.c.job_id == job_id)
+        .group_by(ENTITIES.c.kind)
     )
     of_job = _incidents(project_id).where(INCIDENTS.c.job_id == job_id).limit(MOST)
     return {
         **row,
         **json.loads(row.pop("details")),
         "ran_on": [_row(each) for each in ran_on],
+        "ran_on_total": {row[0]: row[1] for row in counted},
         "incidents": [_row(each) for each in connection.execute(of_job)],
     }
 
 
 def nodes(
-    connection: Connection, project_id: int, text: str = "", before: Before | None = None, most: int = PAGE
+    connection: Connection,
+    project_id: int,
+    text: str = "",
+    before: Before | None = None,
+    most: int = PAGE,
+    cluster: str = "",
 ) -> list[Row]:
     """Nodes, the one seen last first, with how many jobs they were in."""
     mine = (ENTITIES.c.project_id == project_id, ENTITIES.c.kind == "node")
-    asked = select(ENTITIES.c.id, ENTITIES.c.name, ENTITIES.c.last_seen_at).where(*mine)
+    asked = select(ENTITIES.c.id, ENTITIES.c.name, ENTITIES.c.cluster, ENTITIES.c.last_seen_at).where(*mine)
+    if cluster:
+        asked = asked.where(ENTITIES.c.cluster == cluster)
     if text:
         asked = asked.where(_has(connection, ENTITIES.c.name, text[:100]))
     found = [
@@ -273,26 +295,27 @@ def _counts_of(connection: Connection, column: Column[Any], ids: Sequence[int]) 
     return {row[0]: row[1] for row in counted}
 
 
-def node(connection: Connection, project_id: int, name: str) -> Row | None:
-    """One node: the jobs that ran on it, and the incidents whose verdict names it."""
-    found = connection.execute(
-        select(ENTITIES).where(ENTITIES.c.project_id == project_id, ENTITIES.c.kind == "node", ENTITIES.c.name == name)
-    ).first()
-    if found is None:
-        return None
-    ran = connection.execute(
-        select(JOBS.c.id, JOBS.c.cluster, JOBS.c.name, JOBS.c.attempt, JOBS.c.started_at, JOBS.c.ended_at)
-        .join(EXPOSURES, EXPOSURES.c.job_id == JOBS.c.id)
-        .where(EXPOSURES.c.entity_id == found.id)
-        .order_by(JOBS.c.started_at.desc())
-        .limit(MOST)
-    )
+def node(connection: Connection, project_id: int, name: str, cluster: str | None = None) -> Row:
+    """One node: the jobs that ran on it, the incidents whose verdict names it, and what was noted of it. Lists are of
+    bounded length, and the totals beside them are not."""
+    found = marks.find_node(connection, project_id, name, cluster)
+    of_node = (EXPOSURES.c.entity_id == found.id, EXPOSURES.c.job_id == JOBS.c.id)
+    columns = (JOBS.c.id, JOBS.c.cluster, JOBS.c.name, JOBS.c.attempt, JOBS.c.started_at, JOBS.c.ended_at)
+    ran = connection.execute(select(*columns).where(*of_node).order_by(JOBS.c.started_at.desc()).limit(MOST))
     return {
+        "id": found.id,
         "name": found.name,
+        "cluster": found.cluster,
         "first_seen_at": found.first_seen_at,
         "last_seen_at": found.last_seen_at,
+        "jobs_total": _counts_of(connection, EXPOSURES.c.entity_id, [found.id]).get(found.id, 0),
+        "incidents_total": _counts_of(connection, ACCUSED.c.entity_id, [found.id]).get(found.id, 0),
         "jobs": [_row(row) for row in ran],
-        "incidents": incidents(connection, project_id, Filters(node=name), MOST),
+        "incidents": incidents(connection, project_id, Filters(named=found.id), MOST),
+        "marks": [
+            {name: getattr(each, name) for name in ("at", "what", "who", "detail")}
+            for each in marks.of_entity(connection, found.id, MOST)
+        ],
     }
 
 

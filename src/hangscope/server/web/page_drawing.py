@@ -33,11 +33,13 @@ def ago(at: float | None) -> str:
 
 
 def time_axis(
-    jobs: Sequence[tuple[float, float | None, str, str]], incidents: Sequence[tuple[float, str, str]]
+    jobs: Sequence[tuple[float, float | None, str, str]],
+    incidents: Sequence[tuple[float, str, str]],
+    notes: Sequence[tuple[float, str]] = (),
 ) -> dict[str, Any] | None:
     """Jobs as bars and incidents as marks on one axis, from the first to the last of them; None where there are none.
 
-    A job is (start, end, address, name), an incident (time, address, what it says).
+    A job is (start, end, address, name), an incident (time, address, what it says), a note (time, what): as a line.
     """
     now = time.time()
     times = [job[0] for job in jobs] + [job[1] or now for job in jobs] + [incident[0] for incident in incidents]
@@ -64,6 +66,9 @@ def time_axis(
         "width": WIDTH,
         "height": 20 + (_LANES * 8 if bars else 0) + 24,
         "bars": bars,
+        "notes": [
+            {"x": place(at), "name": f"{moment(at)}: {what}"} for at, what in notes if first <= at <= first + span
+        ],
         "marks": marks,
         "first": moment(first),
         "last": moment(first + span),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, quote, urlencode
 
 from fastapi import APIRouter, Query, Request
 from fastapi.openapi.utils import get_openapi
@@ -18,16 +18,19 @@ from starlette.concurrency import run_in_threadpool
 
 from hangscope.__about__ import __version__
 from hangscope.diagnosis.verdict import CauseKind
+from hangscope.server.history import marks
+from hangscope.server.history.places import NOTE
 from hangscope.server.intake import plain_values as plain
 from hangscope.server.store import access_tokens
 from hangscope.server.store.access_tokens import Access
 from hangscope.server.store.audit_log import write_down
 from hangscope.server.web import lists, read_routes
 from hangscope.server.web.admin_routes import Action, act_on_issue
-from hangscope.server.web.bodies import MODELS, IssueChange, checked
+from hangscope.server.web.bodies import MODELS, IssueChange, NodeChange, checked
 from hangscope.server.web.front import COOKIE, HOST_COOKIE, session_of
-from hangscope.server.web.guard import Admin, Number, Reader, Refusal, body, from_our_page
+from hangscope.server.web.guard import Number, Reader, Refusal, Triager, body, from_our_page
 from hangscope.server.web.lists import Before
+from hangscope.server.web.node_routes import NodeAction, act_on_node
 from hangscope.server.web.page_drawing import ago, moment, time_axis
 from hangscope.verdict_words import Outcome, is_trouble
 
@@ -136,16 +139,21 @@ def incidents(
     kind: str = Query("", max_length=20),
     outcome: str = Query("", max_length=20),
     state: str = Query("", max_length=20),
+    cluster: str = Query("", max_length=200),
+    node: str = Query("", max_length=200),
+    issue: Number | None = None,
     before: read_routes.Moment | None = None,
     before_id: Number | None = None,
 ) -> Response:
-    filters = lists.Filters(q, kind, outcome, state, before=Before.of(before, before_id))
+    filters = lists.Filters(q, kind, outcome, state, node, issue, Before.of(before, before_id), cluster)
     with request.app.state.database.read() as connection:
         found = lists.incidents(connection, access.project_id, filters)
     given = {"q": q, "kind": kind, "outcome": outcome, "state": state}
     # What another version calls a kind may be asked for by its name.
     choices = {name: tuple(dict.fromkeys((*values, given[name] or values[0]))) for name, values in _CHOICES.items()}
-    more = _more(found, "happened_at", given)
+    beside = {"cluster": cluster, "node": node, "issue": "" if issue is None else str(issue)}
+    more = _more(found, "happened_at", {**given, **beside})
+    given = {**given, **beside}
     return _page(
         request, "incidents.html", {"incidents": found, "given": given, "choices": choices, "more": more}, access
     )
@@ -201,7 +209,7 @@ def issue(issue_id: Number, request: Request, access: Reader) -> Response:
 
 
 @router.post("/issues/{issue_id}/{action}")
-async def change_issue(issue_id: Number, action: Action, request: Request, access: Admin) -> Response:
+async def change_issue(issue_id: Number, action: Action, request: Request, access: Triager) -> Response:
     form: dict[str, Any] = dict(await _form(request))
     for name in ("into", "days"):
         said = str(form.get(name, "")).strip()
@@ -231,23 +239,57 @@ def nodes(
     )
 
 
-@router.get("/nodes/{name}")
-def node(name: str, request: Request, access: Reader) -> Response:
+@router.get("/nodes/{name:path}")
+def node(name: str, request: Request, access: Reader, cluster: read_routes.Cluster | None = None) -> Response:
+    name = plain.clean(name, 200)
     with request.app.state.database.read() as connection:
-        row = read_routes.found(lists.node(connection, access.project_id, plain.clean(name, 200)), "node")
+        same = marks.named(connection, access.project_id, "node", name)
+        if cluster is None and len(same) > 1:
+            clusters = [each.cluster for each in same]
+            return _page(request, "which_node.html", {"name": name, "clusters": clusters}, access)
+        row = lists.node(connection, access.project_id, name, cluster)
+    suspect = read_routes.suspect_of(request, access, row)
     ran = [
         (job["started_at"], job["ended_at"], f"{_root(request)}/jobs/{job['id']}", job["name"]) for job in row["jobs"]
     ]
-    marks = [
+    hung = [
         (each["happened_at"], f"{_root(request)}/incidents/{each['id']}", each["headline"] or "")
         for each in row["incidents"]
     ]
-    return _page(request, "node.html", {"node": row, "axis": time_axis(ran, marks)}, access)
+    noted = [(each["at"], each["what"]) for each in row["marks"] if each["what"] != NOTE]
+    axis = time_axis(ran, hung, noted)
+    return _page(request, "node.html", {"node": row, "axis": axis, "suspect": suspect}, access)
+
+
+@router.post("/nodes/{name}/{action}")
+async def change_node(
+    name: str,
+    action: NodeAction,
+    request: Request,
+    access: Triager,
+    cluster: read_routes.Cluster | None = None,
+) -> Response:
+    change = checked(NodeChange, {"note": (await _form(request)).get("note", "")})
+
+    def work() -> dict[str, Any]:
+        with request.app.state.database.write() as connection:
+            return act_on_node(connection, access, name, cluster, action, change)
+
+    done = await run_in_threadpool(work)
+    of = f"?{urlencode({'cluster': done['cluster']})}" if done["cluster"] else ""
+    return _to(request, f"/nodes/{quote(done['node'], safe='')}{of}")
 
 
 @router.get("/suspects")
 def suspects(request: Request, access: Reader) -> Response:
-    return _page(request, "suspects.html", request.app.state.history.suspects(access.project_id), access)
+    found = request.app.state.history.suspects(access.project_id)
+    listed = found["suspects"]
+    values = {
+        "proposed": [each for each in listed if each["proposed"]],
+        "watched": [each for each in listed if each.get("watched")],
+        "named": len(listed),
+    }
+    return _page(request, "suspects.html", {**found, **values}, access)
 
 
 @router.get("/jobs")

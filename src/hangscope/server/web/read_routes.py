@@ -28,6 +28,7 @@ from hangscope.server.web.lists import Before
 router = APIRouter(prefix="/api/v1", tags=["read"], responses=answers.ERRORS)
 Moment = Annotated[float, Query(allow_inf_nan=False, ge=0, lt=1 << 40)]
 """Seconds since 1970."""
+Cluster = Annotated[str, Query(max_length=200)]
 PAGE_POLICY = (
     "sandbox allow-scripts allow-modals; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -205,26 +206,36 @@ def nodes(
     before: Moment | None = None,
     before_id: Number | None = None,
     limit: int = Query(lists.MOST, ge=1, le=lists.MOST),
+    cluster: str = Query("", max_length=200),
 ) -> dict[str, Any]:
     """Nodes, the one seen last first."""
     with request.app.state.database.read() as connection:
-        found = lists.nodes(connection, access.project_id, q, Before.of(before, before_id), limit)
+        found = lists.nodes(connection, access.project_id, q, Before.of(before, before_id), limit, cluster)
     return {"nodes": found, "next": _next(request, found, "last_seen_at", limit)}
 
 
 @router.get("/nodes/{name}/check", response_model=answers.NodeChecked)
-def node_check(name: str, request: Request, access: Reader) -> dict[str, Any]:
+def node_check(name: str, request: Request, access: Reader, cluster: Cluster | None = None) -> dict[str, Any]:
     """Whether this node is proposed to be taken out; or that no such node is known, with those that are spelt alike."""
     database = request.app.state.database
     suspects = request.app.state.history.suspects(access.project_id)["suspects"]
-    return check_node(database, access.project_id, plain.clean(name, 200), suspects)
+    return check_node(database, access.project_id, plain.clean(name, 200), suspects, cluster)
 
 
-@router.get("/nodes/{name}", response_model=answers.Node)
-def node(name: str, request: Request, access: Reader) -> dict[str, Any]:
-    """One node: the jobs that ran on it, and the incidents whose verdict names it."""
+@router.get("/nodes/{name}", response_model=answers.OneNode)
+def node(name: str, request: Request, access: Reader, cluster: Cluster | None = None) -> dict[str, Any]:
+    """One node: the jobs that ran on it, the incidents whose verdict names it, what was noted of it, and how suspect it
+    is. `cluster` says which is meant where several have one of that name."""
     with request.app.state.database.read() as connection:
-        return found(lists.node(connection, access.project_id, plain.clean(name, 200)), "node")
+        row = lists.node(connection, access.project_id, plain.clean(name, 200), cluster)
+    return {**row, "suspect": suspect_of(request, access, row)}
+
+
+def suspect_of(request: Request, access: Access, row: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What history says of a node, where any verdict names it."""
+    found = request.app.state.history.suspects(access.project_id)["suspects"]
+    mine = {"kind": "node", "name": row["name"], "cluster": row["cluster"]}
+    return next((each for each in found if mine.items() <= each.items()), None)
 
 
 @router.get("/suspects", response_model=answers.Suspects)
