@@ -66,6 +66,7 @@ BELOW: dict[str, set[str]] = {
         "__about__",
     },
     "server": {
+        "failure_kinds",
         "verdict_words",
         "report",
         "diagnosis",

@@ -137,7 +137,7 @@ def show(name: str, server: str | None, token_file: Path | None, cluster: str | 
     "source",
     type=click.Choice(("slurm", "kubernetes")),
     required=True,
-    help="Whom to ask: `scontrol show nodes` or `kubectl get nodes`.",
+    help="What to ask: `scontrol show nodes` or `kubectl get nodes`.",
 )
 @click.option(
     "--input",
@@ -178,7 +178,8 @@ def _ask(source: str) -> bytes:
 def slurm_states(said: str) -> Iterator[tuple[str, bool]]:
     """Of `scontrol show nodes --oneliner`: each node that is drained or in service, and whether it is drained."""
     for line in said.splitlines():
-        fields = dict(word.partition("=")[::2] for word in line.split())
+        words = (word.partition("=") for word in line.split())
+        fields = {key: value for key, _, value in words}
         name, state = fields.get("NodeName"), fields.get("State", "").upper()
         if not name or not state:
             continue

@@ -39,7 +39,7 @@ PARTS = ("kind", "cause", "program", "function", "operation", "group", "place")
 OF_MACHINES = frozenset(("gpu", "network", "frozen", "dead", "resources"))
 """Kinds that say nothing about the program, unless the rank raised where it was."""
 _OF_PLACES = frozenset(("gpu", "network", "slow"))
-"""Kinds that are told apart by where they happened."""
+"""Kinds of which two are one where they happened in one place."""
 
 
 def fingerprint(
