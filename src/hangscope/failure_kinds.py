@@ -133,6 +133,14 @@ class FailureKind(Word):
         Trait.END,
     )
     """A death notice without a traceback."""
+    PROCESS_DIED = (
+        "process_died",
+        CauseKind.DEAD,
+        "died",
+        "read its log up to the end, and dmesg on its node: what ended it is not in the line",
+        Trait.END,
+    )
+    """A process that is gone, by those who watched it, who do not know how it ended."""
     NCCL_SYSTEM_ERROR = (
         "nccl_system_error",
         CauseKind.NETWORK,

@@ -141,6 +141,17 @@ def test_groups_have_a_meaning() -> None:
         assert unknown <= {"mds", "s", "ms", "how", "name", "container", "inside", "nic", "port", "call"}, row.pattern
 
 
+NUMBERS = ("rank", "peer", "local", "pid", "code")
+
+
+def test_groups_of_numbers_capture_numbers() -> None:
+    """A host that is captured as a peer's rank would cost the whole line."""
+    for row in ROWS:
+        for pattern in filter(None, (row.pattern, row.below)):
+            groups = re.findall(rf"\(\?P<(?:{'|'.join(NUMBERS)})\d*>(.*?)\)", pattern)
+            assert all(re.match(r"-?\??(?:\\d|\d)", group) for group in groups), pattern
+
+
 def test_a_server_that_answers_again_takes_its_failure_back() -> None:
     """An NFS server that was silent for a moment has not failed."""
     lost = "[ 3223.539141] nfs: server nas-1 not responding, still trying\n"

@@ -9,6 +9,7 @@ from functools import cache
 from hangscope.wordings import (
     amd,
     ascend,
+    engines,
     gloo,
     horovod,
     intel,
@@ -37,6 +38,7 @@ ROWS: tuple[Wording, ...] = (
     *mpi.ROWS,
     *ucx.ROWS,
     *transfers.ROWS,
+    *engines.ROWS,
     *ray.ROWS,
     *kubernetes.ROWS,
     *storage.ROWS,
@@ -58,6 +60,14 @@ def words_beyond(parts: Iterable[str]) -> tuple[str, ...]:
 @cache
 def _any() -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted({word for row in ROWS for word in row.words}))))
+
+
+def begun(text: str) -> tuple[Wording, ...]:
+    """The wordings of which a line may have the beginning: it holds a word of theirs, and has none whole."""
+    if _any().search(text) is None:
+        return ()
+    rows = tuple(row for row in ROWS if any(word in text for word in row.words))
+    return () if any(row.search(text) is not None for row in rows) else rows
 
 
 def find(text: str) -> Iterator[tuple[Wording, re.Match[str]]]:

@@ -37,6 +37,16 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
+        FailureKind.PROCESS_DIED,
+        r"\b(?P<what>\w{2,12}Job) (?P<name>[\w.-]{1,255}) (?:has failed|is failed) because (?P<n>\d{1,6}) (?P<task>\w{1,40}) replica\(s\) failed",
+        ("replica(s) failed",),
+        "  Message:               PyTorchJob llm-8b is failed because 1 Worker replica(s) failed.",
+        "Kubeflow's training operator 0.5-1.9; kubeflow/trainer#999; 2019-2026",
+        library="Kubernetes",
+        detail="{n} {task} of {what} {name}",
+        explains=True,
+    ),
+    Wording(
         FailureKind.HOST_OOM,
         r"TaskOOM event.{0,40}?(?:container_id|container):?\\?\"?(?P<container>[0-9a-f]{6,64})?",
         ("TaskOOM event",),

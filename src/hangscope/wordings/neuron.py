@@ -57,6 +57,17 @@ ROWS: tuple[Wording, ...] = (
         of_writer=True,
     ),
     Wording(
+        FailureKind.CUDA_ERROR,
+        r"Nrt::(?P<op>\w{1,40}) failed on NeuronCores (?P<device>[\d-]{1,12})\S{0,12}: (?P<what>nrt_\w{1,40} status=\d{1,6})",
+        (" failed on NeuronCores ",),
+        '  (0) INTERNAL: Nrt::Load failed on NeuronCores 0-0(2): nrt_load status=1, error message="Non specific failure".',
+        "torch-neuronx on XRT 1.13-2.1; aws-neuron-sdk#779; 2023-2024",
+        library="Neuron",
+        detail="{what} on NeuronCores {device}",
+        explains=True,
+        of_writer=True,
+    ),
+    Wording(
         FailureKind.WAIT_TIMEOUT,
         r"Failure: (?P<what>NRT_TIMEOUT) in (?P<op>\w+)\(\)",
         ("NRT_TIMEOUT",),

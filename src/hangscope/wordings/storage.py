@@ -69,7 +69,7 @@ ROWS: tuple[Wording, ...] = (
     Wording(
         FailureKind.STORAGE_LOST,
         r"(?:LNet(?:Error)?|Lustre(?:Error)?): .{0,120}?(?:Timed out tx for (?P<peer_node>[\w.@-]{1,80})"
-        r"|Request sent has (?P<what>timed out|failed)[^\[]{0,60}(?:\[.{0,100}?\])?\s*req@\S+ \S+ o\d+->[\w.-]+?@(?P<peer2>[\w.@-]{1,60}?):)",
+        r"|Request sent has (?P<what>timed out|failed)[^\[]{0,60}(?:\[.{0,100}?\])?\s*req@\S+ \S+ o\d+->[\w.-]+?@(?P<peer_node2>[\w.@-]{1,60}?):)",
         ("Timed out tx for", "Request sent has"),
         "LNet: 2431:0:(o2iblnd_cb.c:3174:kiblnd_check_conns()) Timed out tx for 172.31.126.87@o2ib: 403055 seconds",
         "Lustre 2.5-2.15; jade-hpc#14; 2013-2026",
@@ -103,6 +103,18 @@ ROWS: tuple[Wording, ...] = (
         library="Ceph",
         recovers=True,
         kernel=True,
+    ),
+    Wording(
+        FailureKind.STORAGE_LOST,
+        r"Evicting \(and blocklisting\) client session \d+ \(\S{0,20}?(?P<node>\d+\.\d+\.\d+\.\d+):\d+/\d+\)"
+        r"|evicting unresponsive client (?P<node2>[\w.-]{1,255})(?::\S{0,80})? \(\d+\), after (?P<s>[\d.]+) seconds",
+        ("client session", "unresponsive client"),
+        "2025-04-27T10:12:45.617+0000 7f17a10a0640  1 mds.0.482 Evicting (and blocklisting) client session 977313 "
+        "(v1:10.10.10.253:0/180833414)",
+        "Ceph 16-19, the metadata server's log; ceph-csi#5265; 2021-2026",
+        library="Ceph",
+        detail="CephFS: its metadata server evicted it as a client that does not answer",
+        explains=True,
     ),
     Wording(
         FailureKind.STORAGE_LOST,

@@ -21,6 +21,29 @@ ROWS: tuple[Wording, ...] = (
     ),
     Wording(
         FailureKind.KV_TRANSFER,
+        r"_transport\.cpp:\d+\] ?(?P<what>Failed to connect to (?:target|segment)):? \[?(?P<peer_node>[\w.-]{1,255}):\d+",
+        ("Failed to connect to target", "Failed to connect to segment"),
+        "E1210 03:24:54.778028 2548307 ascend_direct_transport.cpp:820] Failed to connect to target: 172.16.100.99:25389, "
+        "status: 103900",
+        "Mooncake 0.3 on Ascend; vllm-ascend#4866; 2025-2026",
+        library="Mooncake",
+        detail="it could not connect to {peer_node}",
+        effect=True,
+        explains=True,
+    ),
+    Wording(
+        FailureKind.KV_TRANSFER,
+        r"(?:Mooncake|KV|Decode|Prefill) transfer failed for request (?P<name>\S{1,100})",
+        ("transfer failed for request",),
+        "(Worker_DP0_TP5 pid=2543213) ERROR 12-10 03:24:54 [mooncake_connector.py:410] Mooncake transfer failed for request "
+        "cmpl-09be0283-0",
+        "vllm-ascend 0.9-0.18, SGLang 0.5; vllm-ascend#4866, #7846, Mooncake#851; 2025-2026",
+        library="Mooncake",
+        detail="of request {name}",
+        effect=True,
+    ),
+    Wording(
+        FailureKind.KV_TRANSFER,
         r"Failed to complete transfers after (?P<s>\d+) seconds for batch",
         ("Failed to complete transfers",),
         "E1120 11:10:27.133715 203020 transfer_task.cpp:305] Failed to complete transfers after 60 seconds for batch 2586731328",

@@ -33,6 +33,13 @@ def process(text: str) -> NcclProcess:
     return found
 
 
+@pytest.mark.parametrize("host", ["...-51", "…51", "***", "<redacted host>", "gpu-3"])
+def test_a_warning_is_read_behind_a_host_that_was_taken_away(host: str) -> None:
+    """Whoever pastes a log in public shortens the names of machines."""
+    found = read(f"{host}:73076:73185 [4] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error\n")
+    assert [one.host for one in found.nccl.processes.values() if one.warnings] == [host]
+
+
 P = "gpu-a017:81233:81300 [3] NCCL INFO "
 
 INIT_LINES = {

@@ -45,6 +45,10 @@ STILL = {
     "one step": "step: 10  loss:  9.2",
     "the same step": "step: 10  loss:  9.2\nstep: 10  loss:  9.2",
     "a table of settings": "epochs: 10\nbatch_size: 32\nsteps: 100",
+    "probes that the API's own process answers": """
+INFO:     10.1.2.3:41698 - "GET /health HTTP/1.1" 200 OK
+INFO:     10.1.2.3:41699 - "GET /metrics HTTP/1.1" 200 OK
+INFO:     10.1.2.3:41700 - "GET /v1/models HTTP/1.1" 200 OK""",
     "requests and no output": """
 Avg prompt throughput: 3.0 tokens/s, Avg generation throughput: 9.0 tokens/s, Running: 12 reqs, Waiting: 3 reqs
 Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 0.0 tokens/s, Running: 12 reqs, Waiting: 4 reqs""",

@@ -175,7 +175,9 @@ def of_kernel(messages: Iterable[KernelMessage], who: Identity) -> list[Failure]
 _STUCK = frozenset((FailureKind.ENGINE_STUCK, FailureKind.HEARTBEAT_STUCK))
 _AFTER_A_HANG = re.compile(r"MPI_ABORT was invoked|ActorDiedError|RayActorError|ActorUnavailableError")
 """How MPI and Ray say that a process which gave up waiting is gone."""
-_LOST_PEERS = frozenset((FailureKind.EXCEPTION, FailureKind.SOCKET_ERROR, FailureKind.NCCL_REMOTE_ERROR))
+_LOST_PEERS = frozenset(
+    (FailureKind.EXCEPTION, FailureKind.PROCESS_DIED, FailureKind.SOCKET_ERROR, FailureKind.NCCL_REMOTE_ERROR)
+)
 
 
 _SHORTEST_TIMEOUT_MS = 1000

@@ -280,7 +280,7 @@ class FrameworkLog:
         self.statements.append(
             Statement(Trust.LAUNCHER, Process(UNKNOWN, node=node, pid=pid, alive_at_end=False, source=source))
         )
-        self._add(line, FailureKind.EXCEPTION, node=node, pid=pid, detail="a Ray worker exited without a message")
+        self._add(line, FailureKind.PROCESS_DIED, node=node, pid=pid, detail="a Ray worker exited without a message")
 
     def _ray_oom(self, line: Line, _: re.Match[str]) -> None:
         node = _RAY_IP.search(line.text)
@@ -321,7 +321,7 @@ class FrameworkLog:
             owner = _OWNER_IP.search(actor.reason)
             self._add(actor.line, FailureKind.NODE_LOST, node=owner["node"] if owner else rows.get("ip"), beside=beside)
             return
-        kind = FailureKind.EXCEPTION if name is None else FailureKind.ACTOR_DIED
+        kind = FailureKind.PROCESS_DIED if name is None else FailureKind.ACTOR_DIED
         self._add(actor.line, kind, node=rows.get("ip"), pid=pid, detail=name, beside=beside, effect=effect)
 
     def _engine(self, line: Line, match: re.Match[str]) -> None:
@@ -332,7 +332,7 @@ class FrameworkLog:
     def _vllm(self, line: Line, match: re.Match[str]) -> None:
         if is_quoted(line.text, match.start()):
             return
-        self._add(line, FailureKind.EXCEPTION, tasks=(integer(match["index"]),), detail="a vLLM worker")
+        self._add(line, FailureKind.PROCESS_DIED, tasks=(integer(match["index"]),), detail="a vLLM worker")
 
     def _pod(self, line: Line, match: re.Match[str]) -> None:
         status = plain_status(integer(match["exit"]))

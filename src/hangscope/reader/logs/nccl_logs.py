@@ -23,8 +23,10 @@ from hangscope.reader.logs.nccl_hash import split_hash
 RECENT = 256
 """Communicators of a process, newest first, that a line without a communicator's name may belong to."""
 
+_HOST = r"(?:\.{2,4}|…|\*{1,12}|<\w[\w -]{0,30}>)[\w.-]{0,250}|[A-Za-z0-9][\w.-]{0,254}"
+"""A host's name, also where whoever pasted the log took a part of it away."""
 _LINE = re.compile(
-    r"(?<![\w.-])(?P<host>[A-Za-z0-9][\w.-]{0,254}):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>-?\d+)\] )?"
+    rf"(?<![\w.-])(?P<host>{_HOST}):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>-?\d+)\] )?"
     r"(?:(?P<where>[\w./+-]+:\d+) (?:\([^)]*\) )?)?NCCL (?P<level>INFO|WARN) (?P<text>.*)"
 )
 _VERSION = re.compile(

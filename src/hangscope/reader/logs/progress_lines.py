@@ -33,6 +33,10 @@ _RATE = re.compile(
 _PROMPT_RATE = re.compile(r"(?:Avg prompt throughput:|input throughput \(token/s\):) {0,3}" + _NUMBER, re.IGNORECASE)
 _REQUESTS = re.compile(r"(?:Running: {0,3}|#running-req: {0,3})(\d{1,9})", re.IGNORECASE)
 _ANSWERED = re.compile(r'"(?:POST|GET) /\S{0,200} HTTP/[\d.]+" 200\b')
+_ASKED_WHETHER_ALIVE = re.compile(
+    r'"GET /(?:health\w*|metrics|ping|ready\w*|live\w*|version|v1/models|get_(?:model|server)_info|is_sleeping)\b'
+)
+"""Answered by the API's process, also where no worker moves (vllm#36451, sglang#6624)."""
 _READY = re.compile(r"Application startup complete|The server is fired up and ready to roll|Uvicorn running on http")
 _FINISHED = re.compile(
     r"\btraining (?:is )?(?:finished|complete[d]?|done|ended)\b|\bfinished training\b|\bdone training\b"
@@ -116,7 +120,7 @@ def _read(number: int, text: str) -> ProgressLine | None:
         return ProgressLine(number, _of_server(text), text)
     if _READY.search(text):
         return ProgressLine(number, Shows.READY, text)
-    if _ANSWERED.search(text):
+    if _ANSWERED.search(text) and not _ASKED_WHETHER_ALIVE.search(text):
         return ProgressLine(number, Shows.SERVING, text)
     counters = {(match["name"] or "it").lower(): decimal(match[2]) for match in _COUNTER.finditer(text)}
     if counters and _VALUE.search(text):

@@ -9,13 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import product
+from typing import Protocol
 
 from hangscope.reader.logs.log_lines import LineShapes, RawLine
 from hangscope.reader.logs.torch_words import GLOG_HEAD
-from hangscope.wordings import words_beyond
+from hangscope.wordings import Wording, begun, words_beyond
 
 MOST_JOINED = 6
 """Lines that one message may have been broken into."""
+
+_NARROWEST = 60
+"""Characters of a terminal or a mail, at which lines are cut."""
+_ABOUT_AS_LONG = 0.75
 
 MOST_SHAPES = 4096
 """Lines without their digits that are remembered: a training log prints a few over and over."""
@@ -182,12 +187,30 @@ def unwrapped(lines: Iterable[RawLine], shapes: LineShapes | None = None) -> Ite
     yield from message.lines
 
 
+class _End(Protocol):
+    """What the whole of a message has."""
+
+    def search(self, string: str, /) -> object | None: ...
+
+
+class _WholeWording:
+    """A wording of the catalogue, of which the first line, of this length, has only the beginning."""
+
+    def __init__(self, rows: tuple[Wording, ...], length: int) -> None:
+        self._rows = rows
+        self._length = length
+
+    def search(self, string: str, /) -> object | None:
+        matches = (row.search(string) for row in self._rows)
+        return next((match for match in matches if match is not None and match.start() < self._length), None)
+
+
 class _OpenMessage:
     """A message whose end is not there yet, with the lines that it may have been broken into."""
 
     def __init__(self) -> None:
         self.lines: list[Unwrapped] = []
-        self.end: re.Pattern[str] | None = None
+        self.end: _End | None = None
         """What the whole message has; None where no message is open."""
         self._shape = b""
         self._whole: set[bytes] = set()
@@ -201,7 +224,12 @@ class _OpenMessage:
         return self.end is not None
 
     def may_go_on(self, text: str) -> bool:
-        return not _STARTS_ANEW.match(text) and len(self.lines) < MOST_JOINED
+        if _STARTS_ANEW.match(text) or len(self.lines) >= MOST_JOINED:
+            return False
+        if not isinstance(self.end, _WholeWording):
+            return True
+        # cut at one width, every part but the last is about as long as the first
+        return len(self.lines[-1][1].rstrip()) >= len(self.lines[0][1].rstrip()) * _ABOUT_AS_LONG
 
     def close(self) -> None:
         self.lines = []
@@ -251,11 +279,12 @@ def _without_marks(raw: str) -> str:
     if "`" in raw[:4]:
         raw = "" if _FENCE.match(raw) else raw.strip("`")
     if "&" in raw and ";" in raw:
-        raw = _ENTITY.sub(lambda found: _ENTITIES[found[1]], raw)
+        for _ in range(2 if "&amp;" in raw else 1):  # pasted into a page, and copied out of its source
+            raw = _ENTITY.sub(lambda found: _ENTITIES[found[1]], raw)
     return raw
 
 
-def _missing_end(raw: str) -> re.Pattern[str] | None:
+def _missing_end(raw: str) -> _End | None:
     """What would end the message that this line begins, where the line does not have it itself."""
     if len(raw) < 20 or len(raw) > 2000:
         return None
@@ -266,10 +295,12 @@ def _missing_end(raw: str) -> re.Pattern[str] | None:
     for start, ends in _OPEN:
         if start in raw:
             return None if ends.search(raw) else ends
-    return None
+    if len(raw) < _NARROWEST or not (rows := begun(raw)):
+        return None
+    return _WholeWording(rows, len(raw))
 
 
-def _join(parts: list[str], end: re.Pattern[str]) -> str | None:
+def _join(parts: list[str], end: _End) -> str | None:
     """The parts as one line if that has the end.
 
     Wrapped at words they want spaces between them, cut at the width of a terminal none, unless the space at the cut was

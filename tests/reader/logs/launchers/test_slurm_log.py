@@ -23,6 +23,14 @@ def test_a_cancelled_job_is_no_crash_of_a_rank(what: str, why: str) -> None:
     assert verdict.headline.startswith("Slurm ended the job: ") and reason in verdict.headline
 
 
+def test_the_reason_goes_before_the_word_that_the_step_is_aborted() -> None:
+    """srun says that it aborts before slurmstepd says why: the why is what people have to know."""
+    verdict = verdict_on(STEPS + "srun: Job step aborted: Waiting\n" + CANCELLED.format("JOB", " DUE TO TIME LIMIT"))
+    assert "its time limit was reached" in verdict.headline
+    failed = EXITED.format("n2", "task 3") + "srun: Job step aborted: Waiting\n"
+    assert short(verdict_on(failed + CANCELLED.format("JOB", " DUE TO TIME LIMIT"))) == ("crash", "dead", [3])
+
+
 def test_what_failed_before_the_job_was_cancelled_is_the_cause() -> None:
     """srun ends the other tasks after the first that failed, and says so after it."""
     own = EXITED.format("n2", "task 3") + "srun: Terminating StepId=31.0\n" + CANCELLED.format("STEP", "")

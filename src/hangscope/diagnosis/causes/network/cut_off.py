@@ -45,6 +45,7 @@ def _doubts(case: Case, cut_off: CutOff) -> list[Doubt]:
     timed = all(case.progress.of[rank].timing for rank in wait.waiters)
     return doubts_where(
         {
+            Doubt.FROM_LOGS: not case.job.dumps,
             Doubt.NOT_TIMED: not pointed and not timed,
             Doubt.EARLIER_DISAGREEMENT: not pointed and is_symmetric(wait.name),
             Doubt.NO_EDGE: edge is None,

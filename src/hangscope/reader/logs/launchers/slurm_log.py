@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from hangscope.model import AFTER_HANG, UNKNOWN, FailureKind, Process, Source
+from hangscope.model import AFTER_HANG, PREEMPTION, TIME_LIMIT, UNKNOWN, FailureKind, Process, Source
 from hangscope.model.numbers import integer, is_number
 from hangscope.model.values import host_name
 from hangscope.reader.logs.failure_line import ENDS, FailureLine, kind_of_end, make_failure, plain_status
@@ -29,6 +29,8 @@ _NODE_FAILURE = re.compile(
     r"srun: error: Node failure on (?P<node>[\w.,\[\]-]+)|CANCELLED AT .{0,40}DUE TO NODE FAILURE"
 )
 _CANCELLED = re.compile(r"CANCELLED AT \S{1,40}(?: DUE TO (?P<why>[A-Z][A-Z ]{1,40}[A-Z]))?")
+_FROM_OUTSIDE = frozenset((TIME_LIMIT.upper(), PREEMPTION.upper()))
+"""Reasons that lie outside of the job; srun says that it aborts before slurmstepd says why."""
 _STOPPED = re.compile(r"CANCELLED AT|Terminating StepId|Force Terminated|Job step aborted")
 _NOT_STARTED = re.compile(
     r"execve\(\): (?P<program>.{1,300}?): (?P<why>No such file or directory|Permission denied|Exec format error)"
@@ -93,7 +95,8 @@ class SlurmLog:
     def _stop(self, line: Line) -> None:
         """Somebody outside ends the job, or Slurm does because a task has failed."""
         cancelled = _CANCELLED.search(line.text)
-        if cancelled is None or self._stopping:
+        from_outside = cancelled is not None and cancelled["why"] in _FROM_OUTSIDE and not self._exited
+        if cancelled is None or (self._stopping and not from_outside):
             self._add(line, FailureKind.LAUNCHER_KILL, effect=True)
         else:
             self._cancelled = True
