@@ -1,4 +1,4 @@
-"""What happens to lines on their way into a paste is undone where it can be, and never makes another failure of them."""
+"""What happens to lines on their way into a paste is undone where it can be, and makes no other failure of them."""
 
 import html
 import json
