@@ -32,7 +32,7 @@ BELOW: dict[str, set[str]] = {
     "wordings": {"failure_kinds"},
     "safeio": {"wordings", "errors"},
     "processes": {"safeio", "engine_roles", "errors"},
-    "sources": {"model", "incident", "processes", "safeio", "errors"},  # the model for read.py and what it gives back
+    "sources": {"model", "incident", "processes", "safeio", "text", "errors"},  # the model for what reads
     "incident": {"safeio", "errors", "__about__"},
     "bundle": {"sources", "incident", "safeio", "errors", "__about__"},
     "recorder": {
@@ -205,15 +205,21 @@ def ids(path: Path) -> str:
 
 def test_only_a_sources_reading_may_import_the_model() -> None:
     """What is asked for in a job, or on a bare node, imports the standard library, safeio and the incident alone."""
-    reads = ("read.py", "report.py")
-    up = {
-        f"{ids(path)}: {name}"
+    needs = {
+        name: {other for other, at_import in imports(path) if at_import and other.startswith("hangscope.")}
         for path in modules()
-        if room(path) == "sources" and path.name not in reads
-        for name, _ in imports(path)
-        if name.startswith("hangscope.model") or name.endswith((".read", ".report"))
+        for name in [".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)]
     }
-    assert not up
+    reached: set[str] = set()
+    left = [name for name in needs if name.split(".")[1] in ("recorder", "processes", "incident", "safeio", "push")]
+    left += [name for name in needs if name.endswith((".capture", ".settings", ".schema"))]
+    while left:
+        name = left.pop()
+        if name not in reached:
+            reached.add(name)
+            left.extend(needs.get(name, ()))
+    assert "hangscope.sources.nccl_ras.capture" in reached
+    assert not {name for name in reached if name.startswith("hangscope.model")}
     assert not loaded_by("import hangscope.recorder.capture.capture_node") & HEAVY
 
 

@@ -51,7 +51,7 @@ from hangscope.reader.statements import Statement
 from hangscope.safeio.evidence_names import Known
 from hangscope.safeio.held import held_trees
 from hangscope.sources.nccl_ras.read import Answer as RasAnswer
-from hangscope.sources.report import SourceReport
+from hangscope.sources.report import SourceReport, together
 
 T = TypeVar("T")
 
@@ -108,8 +108,8 @@ def load(
 
 
 _APART = (
-    *("texts", "pods", "ray", "source_reports", "boxes", "gpu_cores", "snapshots", "errors", "statuses", "sites"),
-    *("calls", "code", "stacks", "statements", "nodes", "dumps"),
+    *("texts", "pods", "ray", "source_files", "boxes", "gpu_cores", "snapshots", "errors", "statuses"),
+    *("stacks", "statements", "nodes", "dumps"),
 )
 """Kinds of evidence, in the order in which they are left out where what was read cannot be put together."""
 
@@ -154,7 +154,7 @@ def _try_without(evidence: Evidence, kind: str, parts: Sequence[Any], inputs: tu
 
 def _file_of(part: Any) -> str:
     """The file that one part of the evidence was read from."""
-    if isinstance(part, tuple):  # beside its path, or the report of a source beside its name
+    if isinstance(part, tuple):  # beside its path
         return "/".join(part[-1]) if isinstance(part[-1], tuple) else _file_of(part[-1])
     reports = getattr(part, "reports", ())
     source = getattr(reports[0] if reports else part, "source", None)
@@ -340,9 +340,10 @@ def _facts(
     sampled, alone = port_counters.first_and_last(snapshots := [_placed(each, who) for each in evidence.snapshots])
     events = resolve_nccl.transport_events(who, processes, texts, comms, times)
     kernel = [*resolve_ranks.kernel_messages(texts, who), *_counted_kills(evidence)]
-    kernel += [message for report in evidence.reported_by(SourceReport) for message in report.kernel]
+    said = together(evidence.reported_by(SourceReport))
+    kernel += said.kernel
     other_failures = [*resolve_failures.of_transport(events), *resolve_failures.of_kernel(kernel, who)]
-    reported = _resolved(reported, [*other_failures, *_failures_in_files(evidence)], merged, assembled)
+    reported = _resolved(reported, [*other_failures, *said.failures, *_failures_in_files(evidence)], merged, assembled)
     watchdog = reported.watchdog
     errors = reported.errors
     stacks = [*_stacks(texts, who, errors), *evidence.stacks]
@@ -357,10 +358,10 @@ def _facts(
         communicators=tuple(comms),
         ras=tuple(reports),
         stacks=tuple(stacks),
-        sites=tuple(evidence.sites),
-        calls=tuple(evidence.calls),
+        sites=said.sites,
+        calls=said.calls,
         claimed_groups=assembled.claimed,
-        code=tuple(evidence.code),
+        code=said.code,
         kernel=tuple(kernel),
         counters=tuple(port_counters.changes(sampled)),
         ports=tuple(resolve_nccl.network_ports(who, processes, port_counters.ports(sampled, snapshots))),
@@ -422,8 +423,6 @@ def _with_pods(reported: _Reported, evidence: Evidence, who: Identity, assembled
 
 def _failures_in_files(evidence: Evidence) -> Iterator[Failure]:
     """What counters of the fabric and manifests say failed."""
-    for report in evidence.reported_by(SourceReport):
-        yield from report.failures
     yield from resolve_failures.of_fabric(evidence.texts)
     yield from resolve_failures.of_hang_detector(evidence.texts)
     for manifest in evidence.manifests:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from hangscope.model import BlackBox, CallArguments, CallSite, CodeLines, Gap, GpuCore, Source, ThreadStack
+from hangscope.model import BlackBox, Gap, GpuCore, Source, ThreadStack
 from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.find_files import Found
 from hangscope.reader.logs.launchers.slurm_log import MOST_STATEMENTS
@@ -15,6 +15,7 @@ from hangscope.reader.sources import error_files, live_status, port_counters, ra
 from hangscope.reader.sources.incident_files import Manifest, NodeFile
 from hangscope.reader.sources.kubernetes_pods import Pod
 from hangscope.reader.statements import Statement
+from hangscope.sources.report import SourceFile
 
 T = TypeVar("T")
 
@@ -28,8 +29,7 @@ class Evidence:
     statements: list[Statement] = field(default_factory=list)
     nodes: list[NodeFile] = field(default_factory=list)
     manifests: list[Manifest] = field(default_factory=list)
-    source_reports: list[tuple[str, Any]] = field(default_factory=list)
-    """(source, what its `read` made of a file)."""
+    source_files: list[SourceFile] = field(default_factory=list)
     errors: list[tuple[error_files.ErrorFile, str, str | None, tuple[str, ...]]] = field(default_factory=list)
     """(torchrun's error file, its name, its node, its path)."""
     snapshots: list[port_counters.Snapshot] = field(default_factory=list)
@@ -38,11 +38,8 @@ class Evidence:
     boxes: list[BlackBox] = field(default_factory=list)
     gpu_cores: list[tuple[GpuCore, tuple[str, ...]]] = field(default_factory=list)
     """(the core, its path)."""
-    sites: list[CallSite] = field(default_factory=list)
-    calls: list[CallArguments] = field(default_factory=list)
     statuses: list[live_status.LiveStatus] = field(default_factory=list)
     stacks: list[ThreadStack] = field(default_factory=list)
-    code: list[CodeLines] = field(default_factory=list)
     ray: list[ray_state.RayPart] = field(default_factory=list)
     pods: list[Pod] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -70,7 +67,7 @@ class Evidence:
             or any(text.useful for text in self.texts)
             or self.statements
             or self.nodes
-            or self.source_reports
+            or any(each.useful for each in self.source_files)
             or self.errors
             or self.snapshots
             or self.boxes
@@ -82,7 +79,7 @@ class Evidence:
 
     def reported_by(self, source: type[T]) -> list[T]:
         """What was read from files, of one kind."""
-        return [report for _, report in self.source_reports if isinstance(report, source)]
+        return [each.report for each in self.source_files if isinstance(each.report, source)]
 
     @property
     def reason_without_manifest(self) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from hangscope.errors import DamagedError, contained
@@ -18,9 +19,6 @@ from hangscope.reader.ranks_in_paths import rank_of_dump
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.sources import (
     blackbox_file,
-    call_arguments,
-    call_sites,
-    code_lines_file,
     error_files,
     gpu_tables,
     incident_files,
@@ -34,6 +32,7 @@ from hangscope.reader.sources import (
 from hangscope.safeio import bounded_json, limits
 from hangscope.safeio.file_magic import is_cuda_elf
 from hangscope.sources import slices
+from hangscope.sources.report import SourceFile
 
 
 def read_file(item: Found, evidence: Evidence) -> None:
@@ -104,14 +103,18 @@ def _is_of_a_source(item: Found, head: bytes, evidence: Evidence) -> bool:
     if source is None or item.size > limits.JSON_BYTES:
         return False
     data = item.read()
-    report = source.read(data, item.file)
-    evidence.source_reports.append((slices.name_of(source), report))
-    if hasattr(source, "may_hold_log") and source.may_hold_log(report):
-        text = TextFile(item.file, item.parts)
-        text.read(io.BytesIO(data), len(data))
+    _keep(source, source.read(data, item.file), data, item, evidence)
+    return True
+
+
+def _keep(source: ModuleType, report: Any, data: bytes, item: Found, evidence: Evidence) -> None:
+    """What a source made of a file, and the logs that it found in there."""
+    evidence.source_files.append(SourceFile(slices.name_of(source), report, item.file, item.parts))
+    for name, log in source.logs(report, data, item.file) if hasattr(source, "logs") else ():
+        text = TextFile(name, item.parts)
+        text.read(io.BytesIO(log), len(log))
         if text.useful:
             evidence.add_text(text)
-    return True
 
 
 def _is_black_box(item: Found, head: bytes, evidence: Evidence) -> bool:
@@ -331,22 +334,20 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
     schema = schema_of(value)
     if "culprits" in value or schema.startswith(("hangscope.diagnosis/", INCIDENT, ASKED)):
         return True  # a truth or an earlier verdict is no evidence; manifests were read before
+    source = slices.reader_of_object(value)
+    if source is not None:
+        _keep(source, source.read_object(value, item.file), b"", item, evidence)
+        return True
     if schema.startswith(NODE):
         evidence.nodes.append(incident_files.read_node(value, item.file))
     elif schema.startswith(live_status.SCHEMA):
         evidence.statuses.append(live_status.read(value, item.file))
-    elif schema.startswith("hangscope.sites/"):
-        evidence.sites.extend(call_sites.read(value, item.file))
-    elif schema.startswith("hangscope.calls/"):
-        evidence.calls.extend(call_arguments.read(value, item.file))
     elif schema.startswith(gpu_tables.SCHEMA):
         _read_gpu_table(value, item, evidence)
     elif ray_state.is_ray(schema):
         part = ray_state.read(value, item.file)
         evidence.ray.append(part)
         evidence.gaps.extend(part.gaps)
-    elif schema.startswith("hangscope.source/"):
-        evidence.code.extend(code_lines_file.read(value, item.file))
     elif port_counters.is_snapshot(value):
         evidence.snapshots.append(port_counters.read(value, item.file, None, item.parts))
     elif kubernetes_pods.is_pods(value):

@@ -2,9 +2,10 @@
 
     schema.py    what lies on disk, for who writes and who reads: FOLDER, and the kind that a bundle gives up together
     settings.py  what must be set for it, and `check`, which doctor asks
-    capture.py   `save`, which a capture of a node calls: in its time, whatever fails; standard library,
-                 `processes` and `safeio` alone
-    read.py      `recognise` and `read`: from content to model values; the only file that may import the model
+    capture.py   `save`, which a capture of a node calls: in its time, whatever fails; or `begin`, for what is saved of
+                 each sample of each rank; standard library, `processes` and `safeio` alone
+    read.py      `recognise` and `read` of a file's bytes, or `recognise_object` and `read_object` of a JSON object:
+                 from content to model values. What reads may import the model, which nothing else here reaches
 
 Each file is found by being there (`slices`): whoever captures, reads, bundles or examines walks over the slices and
 names none. A slice has the files that it needs. `flight_recorder/`, `process_waits/` and `stacks` look at a live

@@ -1,10 +1,14 @@
-"""What a slice's `save` is given: what is known of a node's job, and where to put what it finds."""
+"""What a slice's capture is given: what is known of a node's job and its ranks, and where to put what it finds."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from hangscope.incident.node_dir import NodeDir
+from hangscope.sources.ranks import RankSeen
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +31,13 @@ class Saving:
     """The process that started the job here."""
     ranks: Mapping[int, int] = field(default_factory=dict)
     """pid → rank, of those that live."""
+
+
+class SavingOfRanks(Protocol):
+    """What a slice's `begin` makes where it has something to save of each rank: it lives as long as the hang."""
+
+    def take(self, node_dir: NodeDir, rank: RankSeen, sample: int) -> None:
+        """After the stacks of a sample of a rank were saved."""
+
+    def write(self, node_dir: NodeDir) -> None:
+        """Before each writing of node.json: save what there is by now."""

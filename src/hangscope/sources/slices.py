@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from types import ModuleType
+from typing import Any
 
 from hangscope import sources
 
@@ -28,6 +29,11 @@ def _modules(part: str) -> Iterator[ModuleType]:
 def reader_of(head: bytes) -> ModuleType | None:
     """Which slice knows a file that begins so, if any."""
     return next((module for module in found("read", "recognise") if module.recognise(head)), None)
+
+
+def reader_of_object(value: Mapping[str, Any]) -> ModuleType | None:
+    """Which slice knows a JSON object, if any."""
+    return next((module for module in found("read", "recognise_object") if module.recognise_object(value)), None)
 
 
 def name_of(module: ModuleType) -> str:

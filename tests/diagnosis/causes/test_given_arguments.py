@@ -10,7 +10,7 @@ import pytest
 from hangscope.diagnosis import Diagnosis, diagnose
 from hangscope.diagnosis.evidence.groups_apart import Apart, groups_apart
 from hangscope.model import CallArguments, ClaimedGroup, Facts, Frame, Process, Source, ThreadStack
-from hangscope.reader.sources import call_arguments
+from hangscope.sources.call_arguments import read as call_arguments
 from kits.small_jobs import Op, job
 
 D = "default_pg"
@@ -157,13 +157,14 @@ def test_roots_that_agree_accuse_nobody() -> None:
 def test_a_damaged_file_says_nothing(damage: dict[str, object]) -> None:
     """What does not say what it should is passed over, without a traceback."""
     whole = {"schema": "hangscope.calls/1", "rank": 1, "calls": [{"function": "recv", "main": True, "src": 2}]}
-    assert call_arguments.read(json.loads(json.dumps(whole)), "f")[0].src == 2
-    assert call_arguments.read({**whole, **damage}, "f") == []
+    assert call_arguments.read_object(json.loads(json.dumps(whole)), "f").calls[0].src == 2
+    damaged = {**whole, **damage}
+    assert not call_arguments.recognise_object(damaged) or not call_arguments.read_object(damaged, "f").calls
 
 
 def test_values_that_cannot_be_ranks_are_not_read() -> None:
     """A number that is no rank, or a list that holds one, is not known."""
     row = {"function": "new_group", "main": True, "src": -1, "dst": 1 << 70, "tag": True, "ranks": [0, "x"]}
     value = {"schema": "hangscope.calls/1", "rank": 1, "calls": [row]}
-    (found,) = call_arguments.read(value, "f")
+    (found,) = call_arguments.read_object(value, "f").calls
     assert (found.src, found.dst, found.tag, found.ranks) == (None, None, None, None)

@@ -13,9 +13,9 @@ from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.evidence.code_lines import through, user_frame, where_paths_part
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import CallSite, Facts, Frame, Process, Source, ThreadStack
-from hangscope.reader.sources import call_sites
-from hangscope.recorder.live.learn_sites import CallSites
 from hangscope.report.export import to_dict
+from hangscope.sources.call_sites import read as call_sites
+from hangscope.sources.call_sites.learn import CallSites
 from hangscope.text import installed_package, is_own_code
 from kits.small_jobs import Op, job
 
@@ -355,7 +355,7 @@ def written(*bodies: bytes) -> dict[str, Any]:
 def test_what_was_learnt_is_read_back() -> None:
     """From a dump with stacks to call sites: group, operation, sizes, the two calls before, and the frames."""
     step = [recorded("all_gather", 5), recorded("all_reduce", 6), recorded("all_reduce", 7)]
-    found = call_sites.read(written(pickled(*step, *step)), "sites/rank_3.json")
+    found = call_sites.read_object(written(pickled(*step, *step)), "sites/rank_3.json").sites
     last = [s for s in found if len(s.before) == 2 and s.frames[0].line == 7]
     assert {s.call for s in last} == {("0", "all_reduce", "16")}
     assert {s.before[-1][1] for s in last} == {"all_reduce"}
@@ -365,7 +365,7 @@ def test_what_was_learnt_is_read_back() -> None:
 def test_lines_that_cannot_be_told_apart_are_left_out() -> None:
     """The same call after the same two calls from two lines: neither is named."""
     calls = [recorded("all_reduce", 5), recorded("all_reduce", 5), recorded("all_reduce", 6), recorded("all_reduce", 7)]
-    found = call_sites.read(written(pickled(*calls)), "s")
+    found = call_sites.read_object(written(pickled(*calls)), "s").sites
     assert all(len(s.before) < 2 for s in found)
 
 
@@ -399,8 +399,9 @@ def test_a_broken_or_evil_answer_teaches_nothing(body: bytes, capsys: pytest.Cap
 def test_a_damaged_file_gives_no_site(damage: dict[str, Any]) -> None:
     """What does not say what it should is passed over, without a traceback."""
     whole = written(pickled(recorded("all_reduce", 5)))
-    assert call_sites.read(whole, "s")
-    assert call_sites.read({**whole, **damage}, "s") == []
+    assert call_sites.read_object(whole, "s").sites
+    damaged = {**whole, **damage}
+    assert not call_sites.recognise_object(damaged) or not call_sites.read_object(damaged, "s").sites
 
 
 # ---- whose line it is ------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hangscope.model import Kind
-from hangscope.reader.dumps.profiling_names import parse, parse_version, size_bytes
+from hangscope.model.profiling_names import parse, parse_version, size_bytes
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ import numpy as np
 
 from hangscope.errors import DamagedError
 from hangscope.model import COLUMNS, UNKNOWN
+from hangscope.model.profiling_names import parse_version
 from hangscope.reader.dumps import column_memory, json_dumps, native_decoder, normalise, pickle_machine, ring_history
 from hangscope.reader.dumps.entries import Entries, EntryColumns
 from hangscope.reader.dumps.header import Header, read_header
-from hangscope.reader.dumps.profiling_names import parse_version
 from hangscope.reader.dumps.raw_dump import Columns, Problem, RawDump
 from hangscope.safeio.limits import DEFAULT, Limits
 from hangscope.safeio.pickle_opcodes import FRAME, is_pickle

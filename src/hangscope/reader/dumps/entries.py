@@ -18,7 +18,7 @@ import numpy as np
 from hangscope.errors import DamagedError
 from hangscope.model import UNKNOWN, Frame, Shapes, State
 from hangscope.model.numbers import integer, is_number
-from hangscope.reader.dumps.profiling_names import Name, parse, size_bytes
+from hangscope.model.profiling_names import Name, parse, size_bytes
 from hangscope.reader.dumps.raw_dump import Columns, LocalGroup, Problem
 from hangscope.safeio.limits import MOST_GROUPS, Limits
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import numpy as np
 
 from hangscope.model import COLUMNS, Frame
+from hangscope.model.profiling_names import parse, size_bytes
 from hangscope.reader.dumps import decoder, pickle_machine
 from hangscope.reader.dumps.entries import EntryColumns
-from hangscope.reader.dumps.profiling_names import parse, size_bytes
 from hangscope.reader.dumps.raw_dump import Columns, LocalGroup
 from hangscope.safeio.limits import MOST_GROUPS, Limits
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.model import UNKNOWN, Ints, Kind, State
-from hangscope.reader.dumps.profiling_names import Name
+from hangscope.model.profiling_names import Name
 from hangscope.reader.dumps.raw_dump import Columns
 
 Bools = npt.NDArray[np.bool_]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy.typing as npt
 
 from hangscope.model import Frame, Shapes
-from hangscope.reader.dumps.profiling_names import Name
+from hangscope.model.profiling_names import Name
 
 Columns = dict[str, npt.NDArray[Any]]
 Counters = tuple["int | None", "int | None", "int | None"]

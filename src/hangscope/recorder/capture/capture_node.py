@@ -32,14 +32,13 @@ from hangscope.recorder.capture import (
 )
 from hangscope.recorder.capture.engine_processes import EngineProcesses
 from hangscope.recorder.capture.node_facts import NodeFacts
-from hangscope.recorder.capture.source_code import SourceCode
 from hangscope.recorder.capture.source_pool import SourcePool
 from hangscope.recorder.live.looks import Look
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.rundir import peer_files
 from hangscope.recorder.setup.blackbox_library import FOLDER
 from hangscope.sources import slices
-from hangscope.sources.saving import Saving
+from hangscope.sources.saving import Saving, SavingOfRanks
 
 T = TypeVar("T")
 slices.found("capture", "save")  # imported now: while a job hangs, the file system with our code may too
@@ -54,6 +53,10 @@ AS_ASKED_S = 0.5
 SECRET = ("HANGSCOPE_TOKEN",)
 """Opens the server that incidents go to: kept nowhere."""
 _PREFIXES = ("TORCH_", "NCCL_", "GLOO_", "PYTORCH_", "CUDA_", "TORCHELASTIC_", "MASTER_", "HANGSCOPE_")
+
+
+def _begin_slices() -> dict[str, SavingOfRanks]:
+    return {slice_.WHAT: slice_.begin() for slice_ in slices.found("capture", "begin")}
 
 
 @dataclass(slots=True)
@@ -80,7 +83,8 @@ class NodeCapture:
     """Those of the rank whose settings these are: what they name is opened with them."""
     _rows: dict[int, dict[str, Any]] = field(default_factory=dict)
     _usage: dict[str, dict[str, float | None]] = field(default_factory=dict)
-    _code: SourceCode = field(default_factory=SourceCode)
+    _of_ranks: dict[str, SavingOfRanks] = field(default_factory=_begin_slices)
+    """Source → what it keeps of each sample of each rank."""
     _role_of: dict[int, Role] = field(default_factory=dict)
     _complete: bool = False
     _sources: dict[str, list[str]] = field(default_factory=dict)
@@ -99,7 +103,7 @@ class NodeCapture:
         self._rights = before._rights
         self._rows = before._rows
         self._usage = before._usage
-        self._code = before._code
+        self._of_ranks = before._of_ranks
         self._cores = before._cores
         self._sources = before._sources
         self._role_of = before._role_of
@@ -146,11 +150,15 @@ class NodeCapture:
 
     def _first_sample(self, rank: WatchedRank, number: int) -> None:
         capture_rank.first_sample(self.node_dir, rank, number, self.ranks)
-        self._code.take(self.node_dir, rank, number)
+        self._take_slices(rank, number)
 
     def _second_sample(self, rank: WatchedRank, number: int) -> None:
         capture_rank.second_sample(self.node_dir, rank, number, self.ranks, self.ended, self.between_s)
-        self._code.take(self.node_dir, rank, number)
+        self._take_slices(rank, number)
+
+    def _take_slices(self, rank: WatchedRank, number: int) -> None:
+        for slice_ in self._of_ranks.values():
+            slice_.take(self.node_dir, rank, number)
 
     def _save_last_answers(self) -> None:
         if self.look is not None:
@@ -250,7 +258,8 @@ class NodeCapture:
 
     def write_node(self, environ: dict[str, str] | None = None) -> None:
         self._save_last_answers()
-        self._part("source code", None, lambda: self._code.write(self.node_dir))
+        for what, slice_ in self._of_ranks.items():
+            self._part(what, None, partial(slice_.write, self.node_dir))
         no_users: dict[int, str] = {}
         no_rows: list[dict[str, Any]] = []
         using = self._part("processes on the GPUs", no_users, self._using)

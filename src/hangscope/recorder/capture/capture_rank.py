@@ -21,6 +21,7 @@ from hangscope.recorder.live.recorder_questions import MOST_MEMORY
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import ask
 from hangscope.safeio import bounded_json
+from hangscope.sources.call_sites import schema as call_sites
 
 BETWEEN_SAMPLES_S = 2.0
 BY_COMPANION = ("gloo", "nccl2")
@@ -164,7 +165,7 @@ def save_last_answers(node_dir: NodeDir, rank: WatchedRank) -> None:
 
 
 def _save_call_sites(node_dir: NodeDir, rank: WatchedRank) -> None:
-    name = f"sites/rank_{rank.number}.json"
+    name = call_sites.name_of(rank.number)
     learnt = None if node_dir.has(name) else rank.call_sites.file(rank.number)
     if learnt is not None:
         node_dir.write_json(name, learnt, rank=rank.number)

@@ -27,6 +27,7 @@ from hangscope.recorder.live.worker_server import ask
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Patience
 from hangscope.sources import distributed_state, stacks
+from hangscope.sources.call_arguments import schema as call_arguments
 from hangscope.sources.cannot_read import CannotRead
 
 ANSWER_S = 2.0
@@ -104,8 +105,8 @@ def _keep_calls_from_outside(node_dir: NodeDir, process: RankProcess, number: in
 
 def _write_calls(node_dir: NodeDir, process: RankProcess, number: int, calls: list[dict[str, Any]]) -> None:
     if calls:
-        known = {"schema": "hangscope.calls/1", "rank": process.rank, "pid": process.pid, "sample": number}
-        name = f"stacks/rank_{process.rank}.{number}.calls.json"
+        known = {"schema": call_arguments.SCHEMA, "rank": process.rank, "pid": process.pid, "sample": number}
+        name = call_arguments.name_of(process.rank, number)
         node_dir.write_json(name, {**known, "calls": calls}, rank=process.rank)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder.live import learn_sites
 from hangscope.recorder.live.boxes.box_watch import BoxWatch
 from hangscope.recorder.live.looks import RECENTLY_S, Looks
 from hangscope.recorder.live.node_ranks import NodeRanks
@@ -18,6 +17,7 @@ from hangscope.recorder.live.unrecorded_waits import TIMES_IN_INIT, UnrecordedWa
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import Asker, Question, ServerAnswer, Topic
 from hangscope.safeio import bounded_json
+from hangscope.sources.call_sites import learn as learn_sites
 
 POLL_S = 1.0
 LONGEST_POLL_S = 5.0

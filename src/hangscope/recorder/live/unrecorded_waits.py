@@ -15,7 +15,6 @@ from typing import Any
 from hangscope.processes import linux_process, thread_activity
 from hangscope.processes.process_activity import ActivitySample
 from hangscope.recorder.live.pyspy_sampler import PySpySampler
-from hangscope.recorder.live.source_lines import SourceLines
 from hangscope.recorder.live.thread_waits import (
     BACKWARD,
     ThreadStack,
@@ -26,6 +25,7 @@ from hangscope.recorder.live.thread_waits import (
 )
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.live.worker_server import Asker, Question, Topic
+from hangscope.sources.source_code.source_lines import SourceLines
 
 STACKS = "hangscope_stacks"
 BEGINS = 0.5

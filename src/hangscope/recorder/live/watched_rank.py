@@ -17,9 +17,9 @@ from hangscope.processes.linux_process import ProcessHandle
 from hangscope.processes.process_activity import Activity
 from hangscope.processes.target_rights import Rights
 from hangscope.recorder.live.find_ranks import RankProcess
-from hangscope.recorder.live.learn_sites import CallSites
 from hangscope.recorder.live.rank_position import RankPosition
 from hangscope.recorder.live.unfinished_ops import RankProgress, rows
+from hangscope.sources.call_sites.learn import CallSites
 from hangscope.sources.distributed_state import DistributedState
 from hangscope.sources.flight_recorder.outside import OutsideProcess
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,9 +43,10 @@ def recognise(head: bytes) -> bool:
     return _TEXT_HEAD.search(head.decode("utf-8", "replace")) is not None
 
 
-def may_hold_log(answer: Answer) -> bool:
+def logs(answer: Answer, data: bytes, file: str) -> Iterator[tuple[str, bytes]]:
     """People paste a log and an answer in words into one file."""
-    return not answer.is_json
+    if not answer.is_json:
+        yield file, data
 
 
 def read(data: bytes, file: str) -> Answer:

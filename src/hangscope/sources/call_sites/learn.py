@@ -11,11 +11,10 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from hangscope.recorder.live.find_ranks import RankProcess
+from hangscope.sources.call_sites.schema import SCHEMA
 
-SCHEMA = "hangscope.sites/1"
 MOST_BYTES = 8 << 20
 MOST_ENTRIES = 20_000
 MOST_SITES = 1_000
@@ -29,7 +28,14 @@ Key = tuple[Call, tuple[Call, ...]]
 Stack = tuple[tuple[str, str, int], ...]
 
 
-def questions(process: RankProcess) -> Iterator[tuple[str, str]]:
+class Asked(Protocol):
+    """A process, with what its debug server answers."""
+
+    @property
+    def handlers(self) -> frozenset[str]: ...
+
+
+def questions(process: Asked) -> Iterator[tuple[str, str]]:
     """(backend, question) whose answer is a pickled dump with stacks."""
     if "dump_nccl_trace_pickle" in process.handlers:
         yield "nccl", "dump_nccl_trace_pickle"

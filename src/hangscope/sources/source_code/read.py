@@ -8,8 +8,9 @@ from typing import Any
 from hangscope.model import CodeLines, Source
 from hangscope.model.numbers import integer, is_number
 from hangscope.model.values import rank_number
+from hangscope.sources.report import SourceReport
+from hangscope.sources.source_code.schema import SCHEMA
 
-SCHEMA = "hangscope.source/1"
 _MOST_FILES = 1_000
 _MOST_LINES = 20_000
 _MOST_RANKS = 4_096
@@ -17,10 +18,18 @@ _LONGEST_NAME = 4_096
 _LONGEST_LINE = 400
 
 
-def read(value: Mapping[str, Any], file: str) -> list[CodeLines]:
+def recognise_object(value: Mapping[str, Any]) -> bool:
+    return value.get("schema") == SCHEMA
+
+
+def read_object(value: Mapping[str, Any], file: str) -> SourceReport:
+    return SourceReport(code=tuple(code_lines(value, file)))
+
+
+def code_lines(value: Mapping[str, Any], file: str) -> list[CodeLines]:
     """The files that say what they should; lines that are none are left out."""
     rows = value.get("files")
-    if value.get("schema") != SCHEMA or not isinstance(rows, list):
+    if not isinstance(rows, list):
         return []
     found: list[CodeLines] = []
     room = _MOST_LINES

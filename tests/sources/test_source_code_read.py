@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hangscope.reader.load import load
-from hangscope.reader.sources import code_lines_file
+from hangscope.sources.source_code.read import code_lines
 
 ROW = {"file": "/job/train.py", "ranks": [0, 1], "lines": {"7": "def save():", "8": "    write()"}}
 GOOD = {"schema": "hangscope.source/1", "files": [ROW]}
@@ -17,7 +17,7 @@ GOOD = {"schema": "hangscope.source/1", "files": [ROW]}
 
 def test_it_is_read_as_it_was_written() -> None:
     """Each file comes with its ranks and its lines by number."""
-    (found,) = code_lines_file.read(GOOD, "lines.json")
+    (found,) = code_lines(GOOD, "lines.json")
     assert (found.ranks, found.file, dict(found.lines)) == (
         (0, 1),
         "/job/train.py",
@@ -36,13 +36,13 @@ def test_it_is_read_as_it_was_written() -> None:
 )
 def test_what_is_none_is_left_out(row: Any) -> None:
     """Wrong types give no line and no error."""
-    assert code_lines_file.read({**GOOD, "files": [row]}, "lines.json") == []
+    assert code_lines({**GOOD, "files": [row]}, "lines.json") == []
 
 
 def test_it_is_bounded() -> None:
     """A file of a million lines, each of a megabyte, keeps little of it."""
     lines = {str(number): "x" * 2000 for number in range(30_000)}
-    found = code_lines_file.read({**GOOD, "files": [{**ROW, "lines": lines}] * 3}, "lines.json")
+    found = code_lines({**GOOD, "files": [{**ROW, "lines": lines}] * 3}, "lines.json")
     assert sum(len(each.lines) for each in found) == 20_000
     assert max(len(text) for each in found for text in each.lines.values()) == 400
 

@@ -14,12 +14,11 @@ from typing import Any
 
 from hangscope.incident.node_dir import NodeDir
 from hangscope.processes import linux_process
-from hangscope.recorder.live.source_lines import SourceLines, path_for
-from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.sources.ranks import RankSeen
+from hangscope.sources.source_code.schema import NAME, SCHEMA
+from hangscope.sources.source_code.source_lines import SourceLines, path_for
 from hangscope.text import is_own_code
 
-SCHEMA = "hangscope.source/1"
-NAME = "source/lines.json"
 AROUND = 3
 MOST_TEXT = 2 << 20
 MOST_PLACES = 200
@@ -34,6 +33,9 @@ _SPY_FRAME = re.compile(r"^    \S[^\n]{0,400} \(([^()\n]{1,1000}):(\d{1,7})\)[ \
 Lines = dict[int, str]
 
 
+WHAT = "source code"
+
+
 class SourceCode:
     """What was read so far. Ranks that have the same lines share them."""
 
@@ -46,7 +48,7 @@ class SourceCode:
         self._lock = threading.Lock()
         self._written = 0
 
-    def take(self, node_dir: NodeDir, rank: WatchedRank, sample: int) -> None:
+    def take(self, node_dir: NodeDir, rank: RankSeen, sample: int) -> None:
         """Read the lines around each frame of the user's own code in that sample of a rank."""
         until = time.monotonic() + SECONDS
         for name in (f"stacks/rank_{rank.number}.{sample}.txt", f"stacks/rank_{rank.number}.{sample}.children.txt"):
@@ -76,7 +78,7 @@ class SourceCode:
             for ranks, lines in versions
         ]
 
-    def _add(self, rank: WatchedRank, file: str, number: int) -> None:
+    def _add(self, rank: RankSeen, file: str, number: int) -> None:
         known = self._files.get(file, [])
         if any(rank.number in ranks and number in lines for ranks, lines in known):
             return
@@ -96,12 +98,15 @@ class SourceCode:
         self._kept += len(read)
         self._files.setdefault(file, []).append(({rank.number}, read))
 
-    def _is_as_it_was(self, rank: WatchedRank, file: str) -> bool:
+    def _is_as_it_was(self, rank: RankSeen, file: str) -> bool:
         """Whether a file has not been changed since the rank's process began."""
         key = (rank.process.pid, file)
         if key not in self._unchanged:
             self._unchanged[key] = _is_unchanged(rank, file)
         return self._unchanged[key]
+
+
+begin = SourceCode
 
 
 def _saved(node_dir: NodeDir, name: str) -> str:
@@ -120,7 +125,7 @@ def _places(text: str) -> list[tuple[str, int]]:
     return [(file, int(number)) for file, number in list(dict.fromkeys(own))[:MOST_PLACES]]
 
 
-def _is_unchanged(rank: WatchedRank, file: str) -> bool:
+def _is_unchanged(rank: RankSeen, file: str) -> bool:
     stat = linux_process.stat(rank.process.pid)
     if stat is None:
         return False

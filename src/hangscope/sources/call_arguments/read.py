@@ -7,18 +7,27 @@ from typing import Any
 
 from hangscope.model import CallArguments, Source
 from hangscope.model.values import rank_number
+from hangscope.sources.call_arguments.schema import SCHEMA
+from hangscope.sources.report import SourceReport
 
-SCHEMA = "hangscope.calls/1"
 _MOST_CALLS = 64
 _MOST_RANKS = 4_096
 _LONGEST = 200
 
 
-def read(value: Mapping[str, Any], file: str) -> list[CallArguments]:
+def recognise_object(value: Mapping[str, Any]) -> bool:
+    return value.get("schema") == SCHEMA
+
+
+def read_object(value: Mapping[str, Any], file: str) -> SourceReport:
+    return SourceReport(calls=tuple(call_arguments(value, file)))
+
+
+def call_arguments(value: Mapping[str, Any], file: str) -> list[CallArguments]:
     """The calls of the thread that trains, innermost first; of an answer that says no rank, none."""
     rank = rank_number(value.get("rank"))
     rows = value.get("calls")
-    if value.get("schema") != SCHEMA or rank is None or not isinstance(rows, list):
+    if rank is None or not isinstance(rows, list):
         return []
     sample = rank_number(value.get("sample")) or 1
     found = []

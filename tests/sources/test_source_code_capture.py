@@ -16,9 +16,9 @@ import pytest
 from hangscope.incident.node_dir import NodeDir
 from hangscope.processes.linux_process import ProcessHandle
 from hangscope.recorder.capture import python_stacks
-from hangscope.recorder.capture.source_code import NAME, SourceCode
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.sources.source_code.capture import NAME, SourceCode
 
 CODE = "import time\n\n\ndef waits():\n    time.sleep(600)  # for nothing\n\n\nprint(flush=True)\nwaits()\n"
 

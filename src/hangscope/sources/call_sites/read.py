@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hangscope.model import CallSite, Frame, Source
+from hangscope.model.profiling_names import parse
 from hangscope.model.values import rank_number, whole
-from hangscope.reader.dumps.profiling_names import parse
+from hangscope.sources.call_sites.schema import SCHEMA
+from hangscope.sources.report import SourceReport
 
-SCHEMA = "hangscope.sites/1"
 _MOST_SITES = 3_000
 _MOST_FRAMES = 64
 _LONGEST = 4_096
@@ -18,12 +19,20 @@ _BEFORE = 2
 _Call = tuple[str, str, str]
 
 
-def read(value: Mapping[str, Any], file: str) -> list[CallSite]:
+def recognise_object(value: Mapping[str, Any]) -> bool:
+    return value.get("schema") == SCHEMA
+
+
+def read_object(value: Mapping[str, Any], file: str) -> SourceReport:
+    return SourceReport(sites=tuple(call_sites(value, file)))
+
+
+def call_sites(value: Mapping[str, Any], file: str) -> list[CallSite]:
     """The rows that say what they should. A place from which calls of several lines come names none of them."""
     rank = rank_number(value.get("rank"))
     rows = value.get("sites")
     stacks = value.get("stacks")
-    if value.get("schema") != SCHEMA or rank is None or not isinstance(rows, list) or not isinstance(stacks, list):
+    if rank is None or not isinstance(rows, list) or not isinstance(stacks, list):
         return []
     table = [_frames(stack) for stack in stacks[:_MOST_SITES]]
     found: list[CallSite] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.sources.ranks import RankSeen
 
 MOST_BYTES = 4 << 20
 MOST_FILES = 64
@@ -17,7 +17,7 @@ class SourceLines:
     def __init__(self) -> None:
         self._files: dict[tuple[int, str], list[bytes]] = {}
 
-    def line(self, rank: WatchedRank, file: str, number: int) -> str:
+    def line(self, rank: RankSeen, file: str, number: int) -> str:
         """One line, counted from 1; empty where there is none or it may not be read."""
         key = (rank.process.pid, file)
         if key not in self._files:
@@ -28,14 +28,14 @@ class SourceLines:
         return lines[number - 1].decode(errors="replace")[:1000] if 0 < number <= len(lines) else ""
 
 
-def path_for(rank: WatchedRank, file: str) -> str:
+def path_for(rank: RankSeen, file: str) -> str:
     """A file by the name that is on a rank's stack, as a path that its rights open. Raises OSError where it is gone."""
     if rank.rights.inside is None and not file.startswith("/"):
         return os.path.join(os.readlink(f"/proc/{rank.process.pid}/cwd"), file)
     return file
 
 
-def _read(rank: WatchedRank, file: str) -> bytes:
+def _read(rank: RankSeen, file: str) -> bytes:
     try:
         return rank.rights.read(Path(path_for(rank, file)), MOST_BYTES)
     except (OSError, ValueError):
