@@ -1,4 +1,4 @@
-/* What lies where in a black box file. docs/blackbox.md says it in words; reader/sources/blackbox_file.py reads it.
+/* What lies where in a black box file. docs/blackbox.md says it in words; sources/black_box/read.py reads it.
  *
  * Little endian, every field at its natural alignment, every slot behind a sequence lock: `lock` is odd while somebody
  * writes, and grows with every write. A reader copies a slot, and takes the copy only if `lock` was even and is still

@@ -458,7 +458,7 @@ OF_ARRAYS = (
     "reader/dumps/dump_file.py",
     "reader/dumps/normalise.py",
     "reader/dumps/entries.py",
-    "reader/sources/blackbox_file.py",
+    "sources/black_box/read.py",
     "reader/join/join_columns.py",
     "reader/join/pick_dumps.py",
     "reader/join/folder_units.py",
@@ -467,8 +467,8 @@ OF_ARRAYS = (
 OF_NUMBERS = {
     "reader/load.py": 2,  # the newest entry of a column; seconds into nanoseconds
     "model/values.py": 1,  # a JSON number that is known to be one
-    "reader/sources/demangle.py": 1,  # at most four digits in base 36
-    "reader/sources/sysfs.py": 1,  # a lid of at most six characters, in the base that it says
+    "sources/gpu_core/demangle.py": 1,  # at most four digits in base 36
+    "sources/net_counters/read_sysfs.py": 1,  # a lid of at most six characters, in the base that it says
     "reader/sources/fabric_counters.py": 1,  # yes or no as a number
     "reader/sources/error_files.py": 1,  # seconds into nanoseconds
     "reader/logs/launchers/launcher_logs.py": 1,  # seconds into nanoseconds

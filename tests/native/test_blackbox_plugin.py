@@ -14,7 +14,7 @@ import pytest
 from blackbox_build import COMPILER, build, compiles
 
 from hangscope.model import BlackBox, Source
-from hangscope.reader.sources import blackbox_file
+from hangscope.sources.black_box import read as blackbox_file
 
 pytestmark = [
     pytest.mark.native,
@@ -41,7 +41,7 @@ def drive(
 
 def the_box(folder: Path) -> BlackBox:
     (file,) = folder.glob("*.ncclbb")
-    return blackbox_file.read(file.read_bytes(), Source(file.name))[0]
+    return blackbox_file.read_box(file.read_bytes(), Source(file.name))[0]
 
 
 def live(box: BlackBox) -> list[str]:
@@ -161,7 +161,7 @@ def test_a_running_process_is_read_while_it_writes(tmp_path: Path) -> None:
         kept = 0
         for _ in range(30):
             data, later = file.read_bytes(), file.read_bytes()
-            box, gaps = blackbox_file.read(data, Source(file.name), later)
+            box, gaps = blackbox_file.read_box(data, Source(file.name), later)
             assert not gaps
             for transfer in box.transfers:
                 kept += 1

@@ -16,7 +16,7 @@ from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.waits import proxy_waits
 from hangscope.diagnosis.waits.proxy_waits import AbsentRank, NotKnown, SilentRank, StuckGpu, StuckLink, in_short, root
 from hangscope.model import BlackBox, Source
-from hangscope.reader.sources import blackbox_file
+from hangscope.sources.black_box import read as blackbox_file
 
 pytestmark = [
     pytest.mark.native,
@@ -42,7 +42,7 @@ def boxes_of(play: Play, folder: Path, version: int = 5) -> list[BlackBox]:
     for rank, process in running.items():
         assert process.wait(60) == 0
         (file,) = (folder / str(rank)).glob("*.ncclbb")
-        box, gaps = blackbox_file.read(file.read_bytes(), Source(file.name))
+        box, gaps = blackbox_file.read_box(file.read_bytes(), Source(file.name))
         assert not gaps and not box.torn and not box.dropped
         now = max(box.alive_ns or 0, box.last_event_ns or 0) + LATER_NS
         alive = box.alive_ns if rank in play.frozen else now - 100_000_000

@@ -11,7 +11,7 @@ import pytest
 from blackbox_build import COMPILER, build, compiles, counting
 
 from hangscope.model import BlackBox, Source
-from hangscope.reader.sources import blackbox_file
+from hangscope.sources.black_box import read as blackbox_file
 
 pytestmark = [
     pytest.mark.native,
@@ -50,7 +50,7 @@ def play(
 
 def box_in(folder: Path) -> BlackBox:
     (file,) = (folder / "box").glob("*.ncclbb")
-    return blackbox_file.read(file.read_bytes(), Source(file.name))[0]
+    return blackbox_file.read_box(file.read_bytes(), Source(file.name))[0]
 
 
 def known(box: BlackBox) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hangscope
-from hangscope.reader.ranks_in_paths import rank_of_dump, rank_of_log, worker_of
+from hangscope.model.ranks_in_paths import rank_of_dump, rank_of_log, worker_of
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from record_neutral import neutralise, pack  # noqa: E402
 
 from hangscope.model import BlackBox, Source  # noqa: E402
 from hangscope.reader.sources import blackbox_file  # noqa: E402
-from hangscope.recorder.capture.blackbox_copies import copy_of  # noqa: E402
+from hangscope.sources.black_box.capture import copy_of  # noqa: E402
 
 HOLD_S = 4.0
 PAGE = "<iiiiqQ"
@@ -171,7 +171,7 @@ class Job(threading.Thread):
         for path in sorted((self.room / "boxes").glob("*.ncclbb")):
             data = copy_of(path)
             if data is not None:
-                box, _ = blackbox_file.read(data, Source(str(path)))
+                box, _ = blackbox_file.read_box(data, Source(str(path)))
                 found[box.rank if box.rank is not None else -1] = box
         return found
 
@@ -293,7 +293,7 @@ def judge(case: Path, row: dict[str, Any]) -> str:
     """What the black boxes of a case say, in one word or a pair."""
     from hangscope.diagnosis.waits import proxy_waits
 
-    boxes = [blackbox_file.read(path.read_bytes(), Source(path.name))[0] for path in sorted(case.rglob("*.ncclbb"))]
+    boxes = [blackbox_file.read_box(path.read_bytes(), Source(path.name))[0] for path in sorted(case.rglob("*.ncclbb"))]
     found = proxy_waits.root(boxes)
     row["found"] = repr(found)
     operation = getattr(found, "operation", None)

@@ -57,7 +57,6 @@ _RANK = re.compile(r"rank[_-]?(\d+)(?=[._/-]|$)")
 _NCCL_LOG = re.compile(r"(?:^|/)nccl[._-].*?[._-](?P<pid>\d+)(?:\.\w+)*$")
 _STACK = re.compile(r"(?:^|/)stacks/rank_\d+\.(\d+)\.|(?:^|/)(?:py-?spy|stack)s?[^/]*$")
 _SAMPLE = re.compile(r"\.(\d+)\.\w+$")
-_FOLDERS = {"gpu": "gpu", "blackbox": "black box"}
 
 
 def item(name: str, size: int, head: bytes = b"") -> Item:
@@ -75,7 +74,7 @@ def _kind(name: str, head: bytes) -> tuple[str, int]:
     """What a file is, and of which sample."""
     if name.endswith("node.json"):
         return "node", 1
-    folders = {**_FOLDERS, **{schema.FOLDER: schema.KIND for schema in slices.found("schema", "FOLDER")}}
+    folders = {schema.FOLDER: schema.KIND for schema in slices.found("schema", "FOLDER")}
     folder = next((part for part in name.split("/")[:-1] if part in folders), None)
     if folder is not None:
         numbered = _SAMPLE.search(name)

@@ -22,10 +22,10 @@ from hangscope.reader.find_files import Found
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.read_files import read_items
 from hangscope.reader.recognise_file import is_about_others
-from hangscope.reader.sources import sysfs
 from hangscope.safeio import limits
 from hangscope.safeio.evidence_names import is_read
 from hangscope.safeio.safe_files import open_file
+from hangscope.sources.net_counters import read_sysfs as sysfs
 
 
 @dataclass

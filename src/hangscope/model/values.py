@@ -7,7 +7,8 @@ import re
 from ipaddress import AddressValueError, IPv6Address
 from typing import Any
 
-from hangscope.model.numbers import hexadecimal, integer
+from hangscope.model.basics import Source
+from hangscope.model.numbers import MOST_DIGITS, hexadecimal, integer
 from hangscope.model.times import LAST_MOMENT, parse_time
 
 RANK_LIMIT = 1 << 20
@@ -106,3 +107,9 @@ def comm_id(text: str) -> str:
     """A communicator's hash in one spelling, so that the log, RAS and the profiler agree."""
     digits = text.lower().removeprefix("0x")
     return f"0x{hexadecimal(digits):x}" if digits else "0x0"
+
+
+def line_of(source: Source) -> int:
+    """The number in a place such as ``line 12``, for order."""
+    digits = re.sub(r"[^0-9]", "", source.place)[:MOST_DIGITS]
+    return integer(digits or "0")

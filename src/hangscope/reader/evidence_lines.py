@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import IO
 
 from hangscope.model.numbers import Unreadable
+from hangscope.model.ranks_in_paths import rank_of_log
 from hangscope.reader.dumps import dump_file
 from hangscope.reader.find_files import looks_like_text
 from hangscope.reader.log_context import LEFT_OUT, emptied, shown
@@ -25,11 +26,11 @@ from hangscope.reader.logs.log_file import HEAD_LINES
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.progress_lines import progress_lines
 from hangscope.reader.logs.unwrap import unwrapped
-from hangscope.reader.ranks_in_paths import rank_of_log
-from hangscope.reader.sources import error_files, port_counters, rosters, sysfs
+from hangscope.reader.sources import error_files, rosters
 from hangscope.reader.sources.stack_dumps import StackText
 from hangscope.safeio import bounded_json, limits
 from hangscope.sources import slices
+from hangscope.sources.net_counters import read_sysfs as sysfs
 from hangscope.wordings import words
 
 LINE_BYTES = 8192
@@ -325,7 +326,7 @@ def _known_json(source: IO[bytes]) -> bool | None:
     if not isinstance(value, Mapping):
         return False
     ours = str(value.get("schema", "")).startswith("hangscope.") or value.keys() in _OUR_KEYS
-    return ours or port_counters.is_snapshot(value) or error_files.is_error_file(value)
+    return ours or slices.reader_of_object(value) is not None or error_files.is_error_file(value)
 
 
 _OUR_KEYS = ({"node", "pid"}, {"by", "at", "reason", "detail"})

@@ -22,10 +22,10 @@ from hangscope.reader.logs.log_lines import LineBudget
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.reading_progress import Meter
 from hangscope.reader.recognise_file import INCIDENT, parse_about_others, read_file
-from hangscope.reader.sources import sysfs
 from hangscope.safeio import bounded_json, limits
 from hangscope.safeio.evidence_names import is_read
 from hangscope.safeio.limits import ArchiveLimits
+from hangscope.sources.net_counters import read_sysfs as sysfs
 
 
 @dataclass

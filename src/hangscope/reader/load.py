@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 from hangscope.errors import DamagedError, HangscopeError, InputError, NotFoundError, contained
@@ -30,28 +31,28 @@ from hangscope.model import (
     ThreadStack,
     WatchdogReport,
 )
+from hangscope.model.statements import Statement
 from hangscope.model.times import LogTimes
-from hangscope.model.values import short_name
 from hangscope.reader.join import log_scopes, pod_failures, resolve_failures, resolve_nccl, resolve_ranks
 from hangscope.reader.join.assemble import Assembled, assemble
 from hangscope.reader.join.assign_errors import assign_ranks
 from hangscope.reader.join.earlier_attempts import newest_failures, newest_processes, newest_reports
 from hangscope.reader.join.merge_processes import merge_processes
 from hangscope.reader.join.nccl_processes import merge_nccl
-from hangscope.reader.join.who_is_who import Identity, host_in_path, identify
+from hangscope.reader.join.who_is_who import Identity, identify
 from hangscope.reader.logs.last_words import named_rank, quoted
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.read_files import Engine, gather
 from hangscope.reader.reading_progress import Progress
-from hangscope.reader.sources import blackbox_file, gpu_tables, live_status, port_counters, ray_state
+from hangscope.reader.sources import live_status, ray_state
 from hangscope.reader.sources.incident_files import Manifest
-from hangscope.reader.statements import Statement
 from hangscope.safeio.evidence_names import Known
 from hangscope.safeio.held import held_trees
+from hangscope.sources import slices
 from hangscope.sources.nccl_ras.read import Answer as RasAnswer
-from hangscope.sources.report import SourceReport, together
+from hangscope.sources.report import SourceFile, SourceReport, together
 
 T = TypeVar("T")
 
@@ -108,7 +109,7 @@ def load(
 
 
 _APART = (
-    *("texts", "pods", "ray", "source_files", "boxes", "gpu_cores", "snapshots", "errors", "statuses"),
+    *("texts", "pods", "ray", "source_files", "errors", "statuses"),
     *("stacks", "statements", "nodes", "dumps"),
 )
 """Kinds of evidence, in the order in which they are left out where what was read cannot be put together."""
@@ -248,7 +249,7 @@ def _identify(
     return identify(
         evidence.texts,
         processes,
-        [*statements, *blackbox_file.statements(evidence.boxes), *launched],
+        [*statements, *_statements_of_sources(evidence), *launched],
         assembled.groups,
         assembled.ranks,
         world_size,
@@ -296,8 +297,6 @@ def _gaps_in_files(evidence: Evidence) -> Iterator[Gap]:
         yield from node.gaps
     for answer in evidence.reported_by(RasAnswer):
         yield from answer.gaps
-    for report in evidence.reported_by(SourceReport):
-        yield from report.gaps
 
 
 def _first(*sources: Sequence[T | None]) -> T | None:
@@ -335,12 +334,9 @@ def _facts(
     reported = _with_pods(_of_newest_attempt(_reported(evidence, who, times), start_ns), evidence, who, assembled)
     _give_errors_ranks(reported, merged, assembled)
     comms = resolve_nccl.communicators(who, processes)
-    boxes, older = blackbox_file.of_ranks(evidence.boxes, who)
-    cores, other_cores = gpu_tables.of_ranks(evidence.gpu_cores, who)
-    sampled, alone = port_counters.first_and_last(snapshots := [_placed(each, who) for each in evidence.snapshots])
+    said = _said_by_sources(evidence, who)
     events = resolve_nccl.transport_events(who, processes, texts, comms, times)
     kernel = [*resolve_ranks.kernel_messages(texts, who), *_counted_kills(evidence)]
-    said = together(evidence.reported_by(SourceReport))
     kernel += said.kernel
     other_failures = [*resolve_failures.of_transport(events), *resolve_failures.of_kernel(kernel, who)]
     reported = _resolved(reported, [*other_failures, *said.failures, *_failures_in_files(evidence)], merged, assembled)
@@ -363,8 +359,8 @@ def _facts(
         claimed_groups=assembled.claimed,
         code=said.code,
         kernel=tuple(kernel),
-        counters=tuple(port_counters.changes(sampled)),
-        ports=tuple(resolve_nccl.network_ports(who, processes, port_counters.ports(sampled, snapshots))),
+        counters=said.counters,
+        ports=tuple(resolve_nccl.network_ports(who, processes, said.ports)),
         recorder_off=_recorder_off(texts, assembled),
         clean_exits=tuple(_clean_exits(texts)),
         versions=_versions(evidence, assembled),
@@ -372,8 +368,8 @@ def _facts(
         failures=tuple(reported.failures),
         logs=tuple(log_scopes.log_scopes(texts, times, _ranks_in_files(watchdog), incident=bool(evidence.manifests))),
         signs_of_life=log_scopes.signs_of_life(texts, watchdog, stacks, assembled.dumps),
-        blackboxes=boxes,
-        gpu_cores=cores,
+        blackboxes=said.blackboxes,
+        gpu_cores=said.gpu_cores,
         progress=tuple(progress),
         unknown_texts=() if evidence.useful else tuple(evidence.unknown_texts),
         printed_verdicts=tuple(printed),
@@ -383,7 +379,35 @@ def _facts(
         programs=_newest_of_node(evidence.reported_by(NodePrograms)),
         ray=ray_state.together(evidence.ray),
     )
-    return facts, [*reported.gaps, *older, *other_cores, *alone]
+    return facts, [*reported.gaps, *said.gaps]
+
+
+def _by_source(evidence: Evidence) -> Iterator[tuple[ModuleType, list[SourceFile]]]:
+    """The sources that left files here, with these, whatever order they were read in."""
+    for module in slices.found("read", "__name__"):
+        files = [each for each in evidence.source_files if each.source == slices.name_of(module)]
+        if files:
+            yield module, files
+
+
+def _statements_of_sources(evidence: Evidence) -> Iterator[Statement]:
+    """Who the processes are, as sources say it."""
+    for module, files in _by_source(evidence):
+        if hasattr(module, "statements"):
+            yield from module.statements(files)
+
+
+def _said_by_sources(evidence: Evidence, who: Identity) -> SourceReport:
+    """What the files of each source say together, now that it is known who is who. Gaps of one file were added as it
+    was read."""
+    said = []
+    for module, files in _by_source(evidence):
+        if hasattr(module, "join"):
+            said.append(module.join(files, who))
+        else:
+            reports = (each.report for each in files if isinstance(each.report, SourceReport))
+            said.append(replace(together(reports), gaps=()))
+    return together(said)
 
 
 def _newest_of_node(programs: Iterable[NodePrograms]) -> tuple[NodePrograms, ...]:
@@ -487,12 +511,6 @@ def _give_errors_ranks(reported: _Reported, processes: Mapping[int, Process], as
         found = (error for error in reported.errors if error.source in nameless)
         reported.watchdog.extend(resolve_ranks.lost_peers(found))
     # Else, without a word of those that were lost, it stays the failure that it is.
-
-
-def _placed(snapshot: port_counters.Snapshot, who: Identity) -> port_counters.Snapshot:
-    """A sample of counters with its node as everything else names it."""
-    node = snapshot.node or host_in_path(who, (*snapshot.parts, ""))
-    return replace(snapshot, node=who.hosts.get(short_name(node), node) if node else None)
 
 
 def _clean_exits(texts: Sequence[TextFile]) -> Iterator[tuple[int, Source]]:

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from hangscope.model import BlackBox, Gap, GpuCore, Source, ThreadStack
+from hangscope.model import Gap, Source, ThreadStack
+from hangscope.model.statements import Statement
 from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.find_files import Found
 from hangscope.reader.logs.launchers.slurm_log import MOST_STATEMENTS
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.sources import error_files, live_status, port_counters, ray_state, sysfs
+from hangscope.reader.sources import error_files, live_status, ray_state
 from hangscope.reader.sources.incident_files import Manifest, NodeFile
 from hangscope.reader.sources.kubernetes_pods import Pod
-from hangscope.reader.statements import Statement
+from hangscope.sources.net_counters import read_sysfs as sysfs
 from hangscope.sources.report import SourceFile
 
 T = TypeVar("T")
@@ -32,12 +33,8 @@ class Evidence:
     source_files: list[SourceFile] = field(default_factory=list)
     errors: list[tuple[error_files.ErrorFile, str, str | None, tuple[str, ...]]] = field(default_factory=list)
     """(torchrun's error file, its name, its node, its path)."""
-    snapshots: list[port_counters.Snapshot] = field(default_factory=list)
     trees: dict[tuple[str, ...], sysfs.Tree] = field(default_factory=dict)
-    """Copies of /sys, by where they lie; each becomes a snapshot."""
-    boxes: list[BlackBox] = field(default_factory=list)
-    gpu_cores: list[tuple[GpuCore, tuple[str, ...]]] = field(default_factory=list)
-    """(the core, its path)."""
+    """Copies of /sys, by where they lie; each becomes a file of its source."""
     statuses: list[live_status.LiveStatus] = field(default_factory=list)
     stacks: list[ThreadStack] = field(default_factory=list)
     ray: list[ray_state.RayPart] = field(default_factory=list)
@@ -69,9 +66,6 @@ class Evidence:
             or self.nodes
             or any(each.useful for each in self.source_files)
             or self.errors
-            or self.snapshots
-            or self.boxes
-            or self.gpu_cores
             or self.ray
             or any(pod.ends for pod in self.pods)
             or live_status.stood_still(self.statuses)

@@ -21,6 +21,7 @@ from hangscope.reader.reading_progress import Meter, Progress
 from hangscope.reader.recognise_file import add_dump, read_file
 from hangscope.reader.sources.after_gpu_cores import without_what_came_after
 from hangscope.safeio.evidence_names import Known
+from hangscope.sources.report import SourceFile
 
 
 class Engine(Protocol):
@@ -151,9 +152,11 @@ def _place(evidence: Evidence, hosts: Mapping[tuple[str, ...], str]) -> None:
         text.node = host_of(text.parts, hosts)
     evidence.dumps = [replace(dump, node=host_of(evidence.paths[dump.file], hosts)) for dump in evidence.dumps]
     evidence.errors = [(found, file, host_of(parts, hosts), parts) for found, file, _, parts in evidence.errors]
-    evidence.snapshots = [replace(each, node=host_of(each.parts, hosts)) for each in evidence.snapshots]
+    evidence.source_files = [replace(each, node=host_of(each.parts, hosts)) for each in evidence.source_files]
     refused = {gap: replace(gap, node=host_of(parts, hosts)) for gap, parts in evidence.refusals.items()}
     evidence.gaps = [refused.get(gap, gap) for gap in evidence.gaps]
     for parts, tree in sorted(evidence.trees.items()):
-        tree.node = host_of((*parts, ""), hosts)
-        evidence.snapshots.append(tree.snapshot("/".join(parts)))
+        name = "/".join(parts)
+        evidence.source_files.append(
+            SourceFile("net_counters", tree.snapshot(name), name, parts, host_of((*parts, ""), hosts))
+        )

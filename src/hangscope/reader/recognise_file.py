@@ -7,32 +7,20 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from hangscope.errors import DamagedError, contained
-from hangscope.incident import blackbox_layout, gpu_core
+from hangscope.errors import contained
 from hangscope.model import Gap, Source
+from hangscope.model.ranks_in_paths import rank_of_dump
 from hangscope.reader import find_files
 from hangscope.reader.dumps import dump_file, pickle_machine
 from hangscope.reader.find_files import Found
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.parallel import Work, dump_of
-from hangscope.reader.ranks_in_paths import rank_of_dump
 from hangscope.reader.raw_evidence import Evidence
-from hangscope.reader.sources import (
-    blackbox_file,
-    error_files,
-    gpu_tables,
-    incident_files,
-    kubernetes_pods,
-    live_status,
-    port_counters,
-    ray_state,
-    rosters,
-    sysfs,
-)
+from hangscope.reader.sources import error_files, incident_files, kubernetes_pods, live_status, ray_state, rosters
 from hangscope.safeio import bounded_json, limits
-from hangscope.safeio.file_magic import is_cuda_elf
 from hangscope.sources import slices
-from hangscope.sources.report import SourceFile
+from hangscope.sources.net_counters import read_sysfs as sysfs
+from hangscope.sources.report import SourceFile, SourceReport
 
 
 def read_file(item: Found, evidence: Evidence) -> None:
@@ -90,7 +78,7 @@ def _is_counter(item: Found, evidence: Evidence) -> bool:
         raw = item.head(sysfs.MAX_BYTES)
     except OSError:
         return True  # some counters of a live tree cannot be read, and a copy of them has no bytes
-    tree = evidence.trees.get(place[0], sysfs.Tree(None, place[0]))
+    tree = evidence.trees.get(place[0], sysfs.Tree(place[0]))
     known = sysfs.add(tree, place[1], raw)
     if known:
         evidence.trees[place[0]] = tree
@@ -100,7 +88,14 @@ def _is_counter(item: Found, evidence: Evidence) -> bool:
 def _is_of_a_source(item: Found, head: bytes, evidence: Evidence) -> bool:
     """A file that one of the sources knows by its content."""
     source = slices.reader_of(head)
-    if source is None or item.size > limits.JSON_BYTES:
+    if source is None:
+        return False
+    if hasattr(source, "read_file"):
+        report = source.read_file(item)
+        if report is not None:
+            _keep(source, report, b"", item, evidence)
+        return report is not None
+    if item.size > limits.JSON_BYTES:
         return False
     data = item.read()
     _keep(source, source.read(data, item.file), data, item, evidence)
@@ -110,47 +105,13 @@ def _is_of_a_source(item: Found, head: bytes, evidence: Evidence) -> bool:
 def _keep(source: ModuleType, report: Any, data: bytes, item: Found, evidence: Evidence) -> None:
     """What a source made of a file, and the logs that it found in there."""
     evidence.source_files.append(SourceFile(slices.name_of(source), report, item.file, item.parts))
+    if isinstance(report, SourceReport):
+        evidence.gaps.extend(report.gaps)
     for name, log in source.logs(report, data, item.file) if hasattr(source, "logs") else ():
         text = TextFile(name, item.parts)
         text.read(io.BytesIO(log), len(log))
         if text.useful:
             evidence.add_text(text)
-
-
-def _is_black_box(item: Found, head: bytes, evidence: Evidence) -> bool:
-    """A black box; of a process that may still run, hence read twice where it is a file of its own."""
-    if not blackbox_file.recognise(head):
-        return False
-    try:
-        if item.size > blackbox_layout.MAX_BYTES:
-            raise DamagedError(f"it has {item.size >> 20} MiB, more than any black box")
-        with item.open() as stream:
-            data = stream.read()
-            stream.seek(0)
-            later = stream.read() if item.path is not None else None
-        box, gaps = blackbox_file.read(data, Source(item.file), later)
-    except DamagedError as error:
-        evidence.gaps.append(Gap(f"black box {item.file}", error.reason, source=Source(item.file)))
-        return True
-    evidence.boxes.append(box)
-    evidence.gaps.extend(gaps)
-    return True
-
-
-def _is_gpu_core(item: Found, head: bytes, evidence: Evidence) -> bool:
-    """A core of a GPU as the driver writes it; not a compiled kernel, which begins alike."""
-    if not is_cuda_elf(head):
-        return False
-    try:
-        with item.open() as stream:
-            core, gaps = gpu_tables.read_core(stream, item.size, item.file, item.parts)
-    except gpu_core.Damaged as error:
-        if not error.foreign:
-            evidence.gaps.append(Gap(f"GPU core {item.file}", str(error), source=Source(item.file)))
-        return not error.foreign
-    evidence.gpu_cores.append((core, item.parts))
-    evidence.gaps.extend(gaps)
-    return True
 
 
 def _is_dump(item: Found, head: bytes, evidence: Evidence) -> bool:
@@ -233,8 +194,6 @@ def _is_text(item: Found, head: bytes, evidence: Evidence) -> bool:
 
 _FORMATS: tuple[Callable[[Found, bytes, Evidence], bool], ...] = (
     _is_of_a_source,
-    _is_black_box,
-    _is_gpu_core,
     _is_dump,
     _is_json,
     _is_other_pickle,
@@ -342,14 +301,10 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
         evidence.nodes.append(incident_files.read_node(value, item.file))
     elif schema.startswith(live_status.SCHEMA):
         evidence.statuses.append(live_status.read(value, item.file))
-    elif schema.startswith(gpu_tables.SCHEMA):
-        _read_gpu_table(value, item, evidence)
     elif ray_state.is_ray(schema):
         part = ray_state.read(value, item.file)
         evidence.ray.append(part)
         evidence.gaps.extend(part.gaps)
-    elif port_counters.is_snapshot(value):
-        evidence.snapshots.append(port_counters.read(value, item.file, None, item.parts))
     elif kubernetes_pods.is_pods(value):
         _read_pods(value, item, evidence)
     elif error_files.is_error_file(value):
@@ -357,16 +312,6 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
     elif rosters.is_roster(value):
         evidence.statements.extend(rosters.read_roster(value, item.file))
     return True
-
-
-def _read_gpu_table(value: Mapping[str, Any], item: Found, evidence: Evidence) -> None:
-    try:
-        core, gaps = gpu_tables.read_table(value, item.file)
-    except ValueError as error:
-        evidence.gaps.append(Gap(f"GPU core {item.file}", str(error), source=Source(item.file)))
-        return
-    evidence.gpu_cores.append((core, item.parts))
-    evidence.gaps.extend(gaps)
 
 
 def _read_pods(value: Mapping[str, Any], item: Found, evidence: Evidence) -> None:

@@ -1,5 +1,5 @@
 """How files of each format begin. Each format's first bytes stand here and nowhere else; a black box's in
-incident/blackbox_layout.py, with the rest of its layout.
+sources/black_box/schema.py, with the rest of its layout.
 """
 
 from __future__ import annotations

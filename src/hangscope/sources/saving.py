@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from hangscope.incident.node_dir import NodeDir
+from hangscope.processes.target_rights import NOBODY, Rights
 from hangscope.sources.ranks import RankSeen
 
 
@@ -26,11 +27,21 @@ class Saving:
     ended: threading.Event
     write: Callable[[str, bytes | str], object]
     gap: Callable[[str], None]
+    gap_of: Callable[[str, str], None]
+    """The same of a part of it, by name."""
     node: str = ""
     command: int | None = None
     """The process that started the job here."""
     ranks: Mapping[int, int] = field(default_factory=dict)
     """pid → rank, of those that live."""
+    pids: frozenset[int] = frozenset()
+    """Of all ranks, those that have ended too."""
+    earlier: frozenset[int] = frozenset()
+    """The processes of the attempts before."""
+    rights: Rights = NOBODY
+    """What a setting names is opened with these: they are those of the rank whose settings they are."""
+    made: Mapping[str, str] = field(default_factory=dict)
+    """Setting → what the run itself made for it: what no rank may have set."""
 
 
 class SavingOfRanks(Protocol):

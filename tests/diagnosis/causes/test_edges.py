@@ -39,7 +39,7 @@ from hangscope.model import (
     ThreadStack,
     WatchdogReport,
 )
-from hangscope.reader.sources import blackbox_file
+from hangscope.sources.black_box import read as blackbox_file
 from kits.lost_evidence import CASES
 from kits.pasted_logs import verdict_on
 from kits.small_jobs import Op, job, recv, send
@@ -222,7 +222,7 @@ def boxes(case: str) -> tuple[BlackBox, ...]:
         members = [member for member in archive if member.name.startswith(f"{case}/") and member.isfile()]
         streams = {m.name: archive.extractfile(m) for m in members if not m.name.endswith("truth.json")}
         read = {name: stream.read() for name, stream in streams.items() if stream is not None}
-    return tuple(blackbox_file.read(data, Source(name))[0] for name, data in read.items())
+    return tuple(blackbox_file.read_box(data, Source(name))[0] for name, data in read.items())
 
 
 def test_an_end_goes_before_a_link_that_does_not_move() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from hangscope.diagnosis import Diagnosis, diagnose
 from hangscope.model import Facts, Frame, GpuCore, GpuKernel, Process, Source, ThreadStack
-from hangscope.reader.sources.demangle import demangle, title
+from hangscope.sources.gpu_core.demangle import demangle, title
 from kits.gpu_cores import ALL_REDUCE, SPIN
 from kits.small_jobs import START, Op, job
 

@@ -15,7 +15,7 @@ from frozen import diagnosis, files_of, injected, names
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.waits.proxy_waits import NotKnown, StuckLink, in_short, root
 from hangscope.model import BlackBox, Source
-from hangscope.reader.sources import blackbox_file
+from hangscope.sources.black_box import read as blackbox_file
 
 ARCHIVE = "recorded_links.tar.xz"
 WORDS = {"absent": "absent", "gpu": "gpu", "frozen": "silent", "dead": "silent"}
@@ -25,7 +25,7 @@ WORDS = {"absent": "absent", "gpu": "gpu", "frozen": "silent", "dead": "silent"}
 def recorded(case: str) -> tuple[dict[str, Any], tuple[BlackBox, ...]]:
     """(what was injected, the boxes)."""
     boxes = {name: data for name, data in files_of(ARCHIVE, case).items() if not name.endswith("truth.json")}
-    return injected(ARCHIVE, case), tuple(blackbox_file.read(data, Source(name))[0] for name, data in boxes.items())
+    return injected(ARCHIVE, case), tuple(blackbox_file.read_box(data, Source(name))[0] for name, data in boxes.items())
 
 
 def expected(truth: dict[str, Any]) -> str:

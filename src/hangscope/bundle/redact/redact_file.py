@@ -23,10 +23,10 @@ from hangscope.bundle.redact import secret_forms as forms
 from hangscope.bundle.redact.assignments import secret_name
 from hangscope.bundle.redact.edits import Edit
 from hangscope.bundle.redact.find_secrets import Secrets
-from hangscope.incident import blackbox_layout
 from hangscope.incident.layout import as_bytes
 from hangscope.safeio import file_magic
 from hangscope.safeio.tar_stream import is_header
+from hangscope.sources.black_box import schema as blackbox_layout
 
 _CHUNK = 1 << 20
 _IN_MEMORY = 8 << 20

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hangscope.model import UNKNOWN, Kind
+from hangscope.model.ranks_in_paths import rank_of_dump
 from hangscope.reader.dumps.raw_dump import Membership, RawDump
-from hangscope.reader.ranks_in_paths import rank_of_dump
 
 
 def lines_of(raw: RawDump) -> list[Membership | None]:

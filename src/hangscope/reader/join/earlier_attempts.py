@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
 from hangscope.model import Failure, Gap, PythonError, Source, WatchdogReport
-from hangscope.model.values import short_name
+from hangscope.model.values import line_of, short_name
 from hangscope.reader.join.nccl_processes import largest_communicators
-from hangscope.reader.logs.log_lines import line_of
 from hangscope.reader.logs.nccl_logs import NcclProcess
 
 APART_NS = 60 * 10**9

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from hangscope.model import Dump, LogProgress, LogScope, Source, ThreadStack, WatchdogReport
+from hangscope.model.ranks_in_paths import worker_of
 from hangscope.model.times import Clock, LogTimes, parse_time
+from hangscope.model.values import line_of
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.logs.log_lines import line_of
 from hangscope.reader.logs.progress_lines import Shows, moves
 from hangscope.reader.logs.torch_words import clock_of
-from hangscope.reader.ranks_in_paths import worker_of
 
 _BEGINS = re.compile(
     r"Setting OMP_NUM_THREADS|Starting elastic_operator|\*{30,}|Initializing (?:distributed|TorchBackend)"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from hangscope.model import Gap, Process
+from hangscope.model.statements import Trust, by_trust
 from hangscope.model.values import short_name
 from hangscope.reader.join.who_is_who import Identity
-from hangscope.reader.statements import Trust, by_trust
 
 _MERGED = tuple(f.name for f in fields(Process) if f.name not in {"rank", "source", "node"})
 _COMPARED = ("pid", "local_rank", "exit_status", "gpu")

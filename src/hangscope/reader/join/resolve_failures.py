@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 
 from hangscope.model import Failure, FailureKind, KernelMessage, PythonError, Source, TransportEvent, WatchdogReport
 from hangscope.model.times import LogTimes
-from hangscope.model.values import short_name
+from hangscope.model.values import line_of, short_name
 from hangscope.reader.join.resolve_ranks import node_of
 from hangscope.reader.join.who_is_who import Identity
 from hangscope.reader.logs.failure_line import FailureLine
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.logs.log_lines import line_of
 from hangscope.reader.logs.nccl_warnings import NcclWarning, address_host, failure_of, taken_twice
 from hangscope.reader.logs.torch_logs import LoggedReport
 

@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 from hangscope.model import Communicator, Edge, Gap, NetworkPort, RasReport, Source, TransportEvent
 from hangscope.model.times import Clock, LogTimes
-from hangscope.model.values import short_name
+from hangscope.model.values import line_of, short_name
 from hangscope.reader.join.resolve_ranks import node_of, peer_is_gone, raised_by
 from hangscope.reader.join.who_is_who import Identity
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.logs.log_lines import line_of
 from hangscope.reader.logs.nccl_logs import Channel, NcclProcess
 from hangscope.reader.logs.nccl_warnings import address_host, read_warning
 from hangscope.sources.nccl_ras.read import Answer

@@ -19,19 +19,18 @@ from hangscope.model import (
     WatchdogReport,
 )
 from hangscope.model.numbers import integer
+from hangscope.model.ranks_in_paths import rank_of_log, worker_of
+from hangscope.model.statements import Statement, Trust
 from hangscope.model.times import LogTimes
-from hangscope.model.values import host_name, short_name
+from hangscope.model.values import host_name, line_of, short_name
 from hangscope.reader.join.who_is_who import Identity
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.logs.log_lines import line_of
 from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.logs.nccl_warnings import read_warning
 from hangscope.reader.logs.torch_logs import LoggedReport
 from hangscope.reader.logs.torch_words import gloo_timeout
 from hangscope.reader.logs.tracebacks import Traceback
-from hangscope.reader.ranks_in_paths import rank_of_log, worker_of
 from hangscope.reader.sources.error_files import ErrorFile
-from hangscope.reader.statements import Statement, Trust
 
 _SETTING_UP = re.compile(r"\[(\d{1,6})\] is setting up NCCL communicator", re.ASCII)
 

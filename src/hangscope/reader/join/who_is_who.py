@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from hangscope.model import Gap, Group, Process, RasReport, Source
 from hangscope.model.numbers import integer
+from hangscope.model.statements import Statement, Trust, by_trust
 from hangscope.model.values import host_name, is_loopback, short_name
 from hangscope.reader.join.nccl_processes import Processes, WorldCommunicator, world_communicator
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.statements import Statement, Trust, by_trust
 
 _ADDRESS = re.compile(r"^(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9a-fA-F:]*:[0-9a-fA-F:]*)$")
 
@@ -59,6 +59,11 @@ class Identity:
                 return found
         return self.by_pid.get(pid)
 
+    def host_in_path(self, parts: tuple[str, ...]) -> str | None:
+        """The innermost directory of a path that has the name of a host that something else names too."""
+        named = (short_name(part) for part in reversed(parts[:-1]))
+        return next((self.hosts[name] for name in named if name in self.hosts), None)
+
 
 def identify(
     texts: Sequence[TextFile],
@@ -96,7 +101,7 @@ def identify(
         if text.rank is not None and text.is_rank_log:
             who.ranks.add(text.rank)
         if text.node is None:
-            text.node = host_in_path(who, text.parts)
+            text.node = who.host_in_path(text.parts)
     _share_directories(who, texts)
     _name_nodes(who, texts, processes, dump_paths)
     return who
@@ -127,11 +132,6 @@ def _certain_ranks(
     for group in groups:
         certain.update(group.members or ())
     return certain
-
-
-def host_in_path(who: Identity, parts: tuple[str, ...]) -> str | None:
-    """The innermost directory of a path that has the name of a host that something else names too."""
-    return next((who.hosts[short_name(part)] for part in reversed(parts[:-1]) if short_name(part) in who.hosts), None)
 
 
 def _own_rank(who: Identity, text: TextFile) -> int | None:
@@ -374,7 +374,7 @@ def _name_nodes(
     for rank, paths in sorted(dump_paths.items()):
         for parts in sorted(paths):
             if rank not in who.nodes:
-                say(rank, host_in_path(who, parts), None)
+                say(rank, who.host_in_path(parts), None)
     for rank, node in weak.items():
         who.nodes.setdefault(rank, node)
     # a pod has another name than its machine: where the two always go together, nobody contradicts anybody

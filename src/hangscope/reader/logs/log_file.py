@@ -13,6 +13,7 @@ from typing import BinaryIO
 from hangscope.errors import contained
 from hangscope.model import FailureKind, Gap, Source
 from hangscope.model.numbers import Unreadable
+from hangscope.model.ranks_in_paths import rank_of_log
 from hangscope.reader.logs.error_lines import ErrorLog
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.framework_logs import FrameworkLog
@@ -30,7 +31,6 @@ from hangscope.reader.logs.torch_logs import TorchLog
 from hangscope.reader.logs.tracebacks import MOST_CHAINED, of_torchrun
 from hangscope.reader.logs.unwrap import FAILING, PLAIN, unwrapped
 from hangscope.reader.logs.worded_lines import WordedLog
-from hangscope.reader.ranks_in_paths import rank_of_log
 from hangscope.reader.sources.fabric_counters import FabricCounters
 from hangscope.reader.sources.stack_dumps import StackText
 from hangscope.safeio.evidence_names import WORDS

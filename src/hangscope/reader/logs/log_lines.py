@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
-from hangscope.model import Source
-from hangscope.model.numbers import MOST_DIGITS, integer
 from hangscope.model.times import parse_time
 
 LINE_LIMIT = 8192
@@ -197,9 +195,3 @@ def _lines(stretch: bytes, number: int, shapes: Sequence[bytes]) -> Iterator[Raw
     for index, piece in enumerate(stretch.split(b"\n")[:-1]):
         text = piece[:LINE_LIMIT].decode("utf-8", "replace")
         yield number + index, text.rstrip("\r"), shapes[index][:LINE_LIMIT]
-
-
-def line_of(source: Source) -> int:
-    """The number in a place such as ``line 12``, for order."""
-    digits = re.sub(r"[^0-9]", "", source.place)[:MOST_DIGITS]
-    return integer(digits or "0")

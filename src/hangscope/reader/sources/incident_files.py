@@ -10,10 +10,10 @@ from typing import Any
 
 from hangscope.engine_roles import from_value
 from hangscope.model import EngineProcess, Failure, FailureKind, Gap, Source
+from hangscope.model.statements import Statement, Trust
 from hangscope.model.times import parse_time
 from hangscope.model.values import host_name, number, rank_number, text, whole
 from hangscope.reader.sources.rosters import MOST_ROWS, read_row, rows_of
-from hangscope.reader.statements import Statement, Trust
 
 _STARTUP_FAILURES = (FailureKind.NEVER_SEEN, FailureKind.ELSEWHERE)
 _COLLECTED = "collected"

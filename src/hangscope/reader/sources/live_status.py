@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hangscope.model import Failure, FailureKind, Frame, Process, Source, ThreadStack
+from hangscope.model.statements import Statement, Trust
 from hangscope.model.values import host_name, number, rank_number, text, whole
 from hangscope.reader.dumps import dump_file
-from hangscope.reader.statements import Statement, Trust
 
 SCHEMA = "hangscope.status/"
 STILL_S = 5.0

@@ -8,8 +8,8 @@ from typing import Any
 
 from hangscope.engine_roles import from_value
 from hangscope.model import FileWait, Process, Source
+from hangscope.model.statements import Statement, Trust
 from hangscope.model.values import flag, host_name, moment, number, pci_id, rank_number, text, whole
-from hangscope.reader.statements import Statement, Trust
 
 MOST_ROWS = 131_072
 """Ranks of one roster; more are not looked at."""

@@ -21,15 +21,7 @@ from hangscope.incident.layout import GPUS_ASKED_FILE, NODE_FILE, NODE_SCHEMA
 from hangscope.incident.node_dir import NodeDir
 from hangscope.processes import linux_process, process_facts, process_roles
 from hangscope.processes.target_rights import NOBODY, Rights
-from hangscope.recorder.capture import (
-    blackbox_copies,
-    capture_rank,
-    gpu_cores,
-    look_files,
-    nvidia_smi,
-    output_files,
-    python_stacks,
-)
+from hangscope.recorder.capture import capture_rank, look_files, nvidia_smi, output_files, python_stacks
 from hangscope.recorder.capture.engine_processes import EngineProcesses
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.capture.source_pool import SourcePool
@@ -38,6 +30,7 @@ from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.rundir import peer_files
 from hangscope.recorder.setup.blackbox_library import FOLDER
 from hangscope.sources import slices
+from hangscope.sources.gpu_core import ask as gpu_cores
 from hangscope.sources.saving import Saving, SavingOfRanks
 
 T = TypeVar("T")
@@ -126,7 +119,6 @@ class NodeCapture:
             pool.start("GPU state", self._gpu),
             *(pool.start(source.WHAT, self._save, source, 1, environ) for source in sources),
             pool.start("files", self._files, environ),
-            pool.start("black boxes", self._boxes, environ),
             pool.start("other processes of the engine", self._others.save_stacks, self.node_dir, number),
         ]
         self._save_last_answers()
@@ -199,11 +191,23 @@ class NodeCapture:
                 wrote.append(name)
 
         handlers = frozenset(handler for rank in self.ranks for handler in rank.process.handlers)
-        settings = environ or self._settings
-        gap = partial(self.node_dir.gap, source.WHAT)
-        ranks = {rank.process.pid: rank.number for rank in self.ranks if not rank.ended}
-        job = (self.node.name, self.node.command, ranks)
-        source.save(Saving(settings, handlers, self.node.started_at, self.ended, write, gap, *job), sample)
+        saving = Saving(
+            settings=environ or self._settings,
+            handlers=handlers,
+            started_at=self.node.started_at,
+            ended=self.ended,
+            write=write,
+            gap=partial(self.node_dir.gap, source.WHAT),
+            gap_of=self.node_dir.gap,
+            node=self.node.name,
+            command=self.node.command,
+            ranks={rank.process.pid: rank.number for rank in self.ranks if not rank.ended},
+            pids=frozenset(rank.process.pid for rank in self.ranks),
+            earlier=self.node.earlier,
+            rights=self._rights,
+            made={} if self.node.boxes is None else {FOLDER: str(self.node.boxes)},
+        )
+        source.save(saving, sample)
 
     def _gpu(self) -> None:
         if not self.node.gpus:
@@ -228,15 +232,6 @@ class NodeCapture:
         numbers = [rank.number for rank in self.ranks]
         since = self.node.attempt_at, self.node.earlier
         output_files.save_elsewhere(self.node_dir, environ, numbers, platform.node(), self._rights, since)
-
-    def _boxes(self, environ: dict[str, str]) -> None:
-        """Of all ranks: a killed one leaves its file. Before the first communicator there is none."""
-        named = environ.get(FOLDER) or self._settings.get(FOLDER)
-        folder = Path(named) if named else self.node.boxes
-        if folder is not None:
-            pids = [rank.process.pid for rank in self.ranks]
-            theirs = self._rights if named else Rights()
-            blackbox_copies.save(self.node_dir, folder, pids, theirs, self.node.earlier)
 
     def can_ask_gpus(self) -> bool:
         """Whether a GPU of this node can be asked what it runs, and none has been."""

@@ -12,12 +12,12 @@ from pathlib import Path
 from hangscope.incident.layout import NODE_FILE
 from hangscope.incident.node_dir import NodeDir
 from hangscope.processes import linux_process
-from hangscope.recorder.capture import gpu_cores
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.peer_files import NodeStatus
 from hangscope.safeio import bounded_json
+from hangscope.sources.gpu_core import ask as gpu_cores
 
 _NODE_BYTES = 64 << 20
 NOBODY = "no rank of the run is on this node: ask where they run"

@@ -13,10 +13,10 @@ from pathlib import Path
 from hangscope.processes.isolated_python import clean_environment, isolated
 from hangscope.processes.programs import find_program
 from hangscope.recorder.doctor.finding import NOTE, OK, WARNING, DoctorFinding
-from hangscope.recorder.setup import gpu_core_settings
 from hangscope.recorder.setup.setting_problems import Setting
 from hangscope.sources import slices
 from hangscope.sources.checks import Examined
+from hangscope.sources.gpu_core import settings as gpu_core_settings
 from hangscope.text import size
 
 _CAP_SYS_PTRACE = 19

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hangscope.recorder.launch import rank_sockets
-from hangscope.recorder.setup import gpu_core_settings
 from hangscope.safeio.safe_files import Patience
+from hangscope.sources.gpu_core import settings as gpu_core_settings
 
 LOOK_S = 4.0
 

@@ -32,9 +32,10 @@ from hangscope.recorder.live.companion_hook import with_companion
 from hangscope.recorder.rundir import tidy
 from hangscope.recorder.rundir.job_identity import JobIdentity, identify
 from hangscope.recorder.rundir.run_directory import RunFolders
-from hangscope.recorder.setup import blackbox_library, gpu_core_settings, variables
+from hangscope.recorder.setup import blackbox_library, variables
 from hangscope.safeio.safe_files import Patience, Refused
 from hangscope.sources.cannot_read import CannotRead
+from hangscope.sources.gpu_core import settings as gpu_core_settings
 from hangscope.sources.process_memory import ProcessMemory
 
 TRIED_ON = "x86_64"

@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hangscope.recorder.setup.variables import Release
+from hangscope.sources.black_box.schema import VARIABLE
 
 PLUGIN = "NCCL_PROFILER_PLUGIN"
 NEXT = "HANGSCOPE_NEXT_PROFILER"
 """The plugin that ours loads; ``none`` for no other, and beside a plugin that the user set: that one stays alone."""
-FOLDER = "HANGSCOPE_BLACKBOX_DIR"
+FOLDER = VARIABLE
 FIRST_TORCH: Release = (2, 7)
 """It brings NCCL 2.26, the first whose profiler interface tells which step of a transfer waits for what."""
 FIRST_NCCL: Release = (2, 26)

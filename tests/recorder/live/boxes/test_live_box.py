@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.incident import blackbox_layout as layout
 from hangscope.recorder.live.boxes import live_box
 from hangscope.recorder.live.boxes.box_watch import TIMES_FIRST, BoxWatch
 from hangscope.recorder.setup import blackbox_library
+from hangscope.sources.black_box import schema as layout
 
 PLAYER = Path(__file__).parents[3] / "live_scripts" / "plain_nccl.py"
 LIBRARY = blackbox_library.library()

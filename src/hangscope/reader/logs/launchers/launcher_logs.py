@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from hangscope.model import OUTLIVED_SIGTERM, UNKNOWN, FailureKind, Process, Source
 from hangscope.model.numbers import integer, is_number
+from hangscope.model.statements import Statement, Trust
 from hangscope.model.times import parse_time
 from hangscope.model.values import host_name
 from hangscope.reader.logs.failure_line import (
@@ -25,7 +26,6 @@ from hangscope.reader.logs.failure_line import (
 from hangscope.reader.logs.launchers.slurm_log import SlurmLog
 from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line
-from hangscope.reader.statements import Statement, Trust
 
 _FAILED = re.compile(r"failed \(exitcode: (?P<exit>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)")
 _BLOCK_ROW = re.compile(r"^\s{0,4}(?P<key>time|host|rank|exitcode|error_file|traceback)\s*: (?P<value>.*)$")

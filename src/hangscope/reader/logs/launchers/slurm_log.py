@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from hangscope.model import AFTER_HANG, PREEMPTION, TIME_LIMIT, UNKNOWN, FailureKind, Process, Source
 from hangscope.model.numbers import integer, is_number
+from hangscope.model.statements import Statement, Trust
 from hangscope.model.values import host_name
 from hangscope.reader.logs.failure_line import ENDS, FailureLine, kind_of_end, make_failure, plain_status
 from hangscope.reader.logs.log_lines import Line
-from hangscope.reader.statements import Statement, Trust
 
 MOST_STATEMENTS = 32_768
 """Tasks that are said to have ended, over all files: a line of forty bytes may speak of thousands."""

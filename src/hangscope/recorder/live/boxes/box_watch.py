@@ -11,13 +11,13 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-from hangscope.incident.blackbox_layout import MAX_BYTES
 from hangscope.processes import linux_process
 from hangscope.processes.target_rights import Rights
 from hangscope.recorder.live.boxes import behind, live_box
 from hangscope.recorder.live.boxes.behind import Member
 from hangscope.recorder.live.boxes.live_box import LiveBox, LiveComm
 from hangscope.recorder.live.unfinished_ops import BOX, Unfinished
+from hangscope.sources.black_box.schema import MAX_BYTES
 
 SUFFIX = ".ncclbb"
 LEAST_S = 0.9

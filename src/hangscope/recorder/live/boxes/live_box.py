@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hangscope.incident import blackbox_layout as layout
+from hangscope.sources.black_box import schema as layout
 
 _COMM = struct.Struct("<IIQQiiiIQQQQ56s")
 _LAST = struct.Struct("<16sQQQ")

@@ -7,6 +7,7 @@ import random
 import struct
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,17 +19,19 @@ from hangscope.bundle.aliases import Aliases
 from hangscope.bundle.redact.redact_file import Redactor
 from hangscope.diagnosis.waits import proxy_waits
 from hangscope.errors import DamagedError
-from hangscope.incident import blackbox_layout
 from hangscope.incident.node_dir import NodeDir
 from hangscope.model import Source
-from hangscope.reader.sources import blackbox_file
-from hangscope.recorder.capture.blackbox_copies import copy_of, save
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.doctor.examine import examine
 from hangscope.recorder.setup import blackbox_library as library
 from hangscope.recorder.setup.settings import SettingsPlan, plan, prepare
 from hangscope.recorder.setup.torch_version import TorchInstall
+from hangscope.sources.black_box import read as blackbox_file
+from hangscope.sources.black_box import schema as blackbox_layout
+from hangscope.sources.black_box.capture import copy_of, save
+from hangscope.sources.black_box.schema import VARIABLE
+from hangscope.sources.saving import Saving
 
 HERE = Source("box")
 TABLES = [(1024, 768, 4), (4096, 192, 8), (5632, 64, 4), (5888, 384, 4), (7424, 32, 8)]
@@ -65,7 +68,7 @@ def made(*, rank: int = 3, pid: int = 77, host: bytes = b"gpu-a017", state: int 
 
 def test_the_layout_is_what_the_page_says() -> None:
     """A file put together from the documented offsets alone is read as it was meant."""
-    box, gaps = blackbox_file.read(bytes(made()), HERE)
+    box, gaps = blackbox_file.read_box(bytes(made()), HERE)
     assert not gaps and box.torn == box.dropped == 0
     assert (box.host, box.pid, box.rank, box.nccl_version) == ("gpu-a017", 77, 3, "2.28.9")
     (comm,), (op,), (link,), (transfer,) = box.comms, box.ops, box.links, box.transfers
@@ -102,11 +105,11 @@ def test_a_torn_slot_is_passed_over_and_counted() -> None:
     """A slot whose lock is odd, or differs in a second copy, says nothing; the others still do."""
     data = made()
     put(data, 5888, "I", 3)
-    box, _ = blackbox_file.read(bytes(data), HERE)
+    box, _ = blackbox_file.read_box(bytes(data), HERE)
     assert not box.transfers and box.torn == 1 and box.ops
     later = made()
     put(later, 4096, "I", 4)
-    box, _ = blackbox_file.read(bytes(made()), HERE, bytes(later))
+    box, _ = blackbox_file.read_box(bytes(made()), HERE, bytes(later))
     assert not box.ops and box.torn == 1 and box.transfers
 
 
@@ -116,9 +119,9 @@ def test_a_cut_file_gives_what_is_whole(cut: int) -> None:
     data = bytes(made())[:cut]
     if cut < 576:
         with pytest.raises(DamagedError, match="header"):
-            blackbox_file.read(data, HERE)
+            blackbox_file.read_box(data, HERE)
         return
-    box, gaps = blackbox_file.read(data, HERE)
+    box, gaps = blackbox_file.read_box(data, HERE)
     assert box.rank == 3 and gaps
     assert all("ends before" in gap.why for gap in gaps)
 
@@ -128,7 +131,7 @@ def test_another_layout_is_refused_by_name() -> None:
     data = made()
     put(data, 8, "I", 9)
     with pytest.raises(DamagedError, match="layout 9"):
-        blackbox_file.read(bytes(data), HERE)
+        blackbox_file.read_box(bytes(data), HERE)
 
 
 @settings(max_examples=300, deadline=None)
@@ -139,11 +142,11 @@ def test_hostile_files_are_harmless(changes: list[tuple[int, int]], cut: int) ->
     for at, value in changes:
         data[at] = value
     try:
-        box, _ = blackbox_file.read(bytes(data[: max(cut, 8)]), HERE)
+        box, _ = blackbox_file.read_box(bytes(data[: max(cut, 8)]), HERE)
     except DamagedError as error:
         assert str(error)
         return
-    other, _ = blackbox_file.read(bytes(made(rank=4, pid=78, host=b"gpu-a018")), HERE)
+    other, _ = blackbox_file.read_box(bytes(made(rank=4, pid=78, host=b"gpu-a018")), HERE)
     assert isinstance(proxy_waits.root([box, other]), proxy_waits.Root)
 
 
@@ -153,7 +156,7 @@ def test_random_bytes_are_harmless() -> None:
     for _ in range(100):
         data = made()
         data[1024:] = rng.randbytes(SIZE - 1024)
-        box, _ = blackbox_file.read(bytes(data), HERE)
+        box, _ = blackbox_file.read_box(bytes(data), HERE)
         assert isinstance(proxy_waits.root([box]), proxy_waits.Root)
 
 
@@ -197,9 +200,24 @@ def test_the_capture_stamps_its_copy(tmp_path: Path) -> None:
     path.write_bytes(made())
     copied = copy_of(path)
     assert copied is not None
-    box, _ = blackbox_file.read(copied, HERE)
+    box, _ = blackbox_file.read_box(copied, HERE)
     assert box.read_ns is not None and box.transfers
     assert copied[:208] == bytes(made())[:208] and copied[216:] == bytes(made())[216:]
+
+
+def saving(node_dir: NodeDir, boxes: Path, *, pids: set[int], earlier: set[int] | None = None) -> Saving:
+    return Saving(
+        settings={},
+        handlers=frozenset(),
+        started_at=0.0,
+        ended=threading.Event(),
+        write=node_dir.write,
+        gap=partial(node_dir.gap, "black boxes"),
+        gap_of=node_dir.gap,
+        pids=frozenset(pids),
+        earlier=frozenset(earlier or ()),
+        made={VARIABLE: str(boxes)},
+    )
 
 
 def test_only_the_ranks_own_boxes_are_saved(tmp_path: Path) -> None:
@@ -210,7 +228,7 @@ def test_only_the_ranks_own_boxes_are_saved(tmp_path: Path) -> None:
         (boxes / f"gpu-a017.{pid}.ncclbb").write_bytes(made(pid=pid))
     (boxes / "gpu-a017.72.ncclbb").write_bytes(b"not one")
     node_dir = NodeDir(tmp_path / "incident", tmp_path / "incident" / "nodes" / "gpu-a017")
-    assert save(node_dir, boxes, [70, 71, 72]) == 2
+    save(saving(node_dir, boxes, pids={70, 71, 72}), 1)
     assert sorted(p.name for p in (node_dir.directory / "blackbox").iterdir()) == [
         "gpu-a017.70.ncclbb",
         "gpu-a017.71.ncclbb",
@@ -218,8 +236,10 @@ def test_only_the_ranks_own_boxes_are_saved(tmp_path: Path) -> None:
     assert [gap["what"] for gap in node_dir.gaps] == ["black box gpu-a017.72.ncclbb"]
     # No process of the new attempt has made one yet.
     again = NodeDir(tmp_path / "again", tmp_path / "again" / "nodes" / "gpu-a017")
-    assert save(again, boxes, [90, 91], earlier=[70, 71, 72, 5]) == 0
-    assert save(again, boxes, [90, 91], earlier=[70, 71, 72]) == 1
+    save(saving(again, boxes, pids={90, 91}, earlier={70, 71, 72, 5}), 1)
+    assert not (again.directory / "blackbox").exists()
+    save(saving(again, boxes, pids={90, 91}, earlier={70, 71, 72}), 1)
+    assert [p.name for p in (again.directory / "blackbox").iterdir()] == ["gpu-a017.5.ncclbb"]
 
 
 def test_a_capture_has_the_boxes_of_ranks_that_are_gone(tmp_path: Path) -> None:
@@ -239,7 +259,7 @@ def test_a_redacted_box_names_nobody(tmp_path: Path) -> None:
     out = io.BytesIO()
     Redactor(aliases=Aliases(["gpu-a017"])).file(io.BytesIO(bytes(made())), out)
     assert len(out.getvalue()) == SIZE
-    before, after = blackbox_file.read(bytes(made()), HERE)[0], blackbox_file.read(out.getvalue(), HERE)[0]
+    before, after = blackbox_file.read_box(bytes(made()), HERE)[0], blackbox_file.read_box(out.getvalue(), HERE)[0]
     assert b"gpu-a017" not in out.getvalue() and after.host not in ("", "gpu-a017")
     assert after.transfers == before.transfers and after.ops == before.ops
 

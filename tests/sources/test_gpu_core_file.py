@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.incident import gpu_core
-from hangscope.incident.gpu_core import Damaged, GpuCore
+from hangscope.sources.gpu_core import core_file as gpu_core
+from hangscope.sources.gpu_core.core_file import Damaged, GpuCore
 from kits.gpu_cores import ALL_REDUCE, SPIN, Kernel, Section, block_entry, core, elf, grid_entry, sections
 
 

@@ -7,17 +7,18 @@ in the file is trusted for size: a table ends where the file ends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from hangscope.errors import DamagedError
-from hangscope.incident.blackbox_layout import MAGIC, MAX_BYTES, VERSION
 from hangscope.model import BlackBox, BlackBoxComm, BlackBoxOp, Gap, Process, ProxyLink, ProxyOp, ProxyStep, Source
+from hangscope.model.statements import Statement, Trust
 from hangscope.model.values import RANK_LIMIT, host_name, short_name
-from hangscope.reader.join.who_is_who import Identity
-from hangscope.reader.statements import Statement, Trust
+from hangscope.sources.black_box.schema import MAGIC, MAX_BYTES, VERSION
+from hangscope.sources.report import Opened, SourceFile, SourceReport, WhoIsWho, together
 
 _TEXT = "S16"
 _SERIAL = (1 << 40) - 1
@@ -100,7 +101,22 @@ def recognise(head: bytes) -> bool:
     return head.startswith(MAGIC)
 
 
-def read(
+def read_file(item: Opened) -> SourceReport:
+    """A box, of a process that may still run: hence read twice where it is a file of its own."""
+    try:
+        if item.size > MAX_BYTES:
+            raise DamagedError(f"it has {item.size >> 20} MiB, more than any black box")
+        with item.open() as stream:
+            data = stream.read()
+            stream.seek(0)
+            later = stream.read() if item.path is not None else None
+        box, gaps = read_box(data, Source(item.file), later)
+    except DamagedError as error:
+        return SourceReport(gaps=(Gap(f"black box {item.file}", error.reason, source=Source(item.file)),))
+    return SourceReport(blackboxes=(box,), gaps=tuple(gaps))
+
+
+def read_box(
     data: bytes, source: Source, later: bytes | None = None, read_ns: int | None = None
 ) -> tuple[BlackBox, list[Gap]]:
     """The box, and what is missing from it.
@@ -301,17 +317,18 @@ def _state(number: int) -> str:
 # ---- whose it is -----------------------------------------------------------------------------------------------------
 
 
-def statements(boxes: list[BlackBox]) -> list[Statement]:
+def statements(files: Sequence[SourceFile]) -> list[Statement]:
     """Rank, node and pid as the boxes have them."""
     return [
         Statement(Trust.NETWORK, Process(rank=box.rank, node=box.host, pid=box.pid, source=box.source))
-        for box in boxes
+        for box in together(each.report for each in files).blackboxes
         if box.rank is not None and box.host
     ]
 
 
-def of_ranks(boxes: list[BlackBox], who: Identity) -> tuple[tuple[BlackBox, ...], list[Gap]]:
+def join(files: Sequence[SourceFile], who: WhoIsWho) -> SourceReport:
     """Each rank's newest box, with the rank that its host and pid tell where it does not say one itself."""
+    boxes = together(each.report for each in files).blackboxes
     newest: dict[int, BlackBox] = {}
     unknown: list[BlackBox] = []
     gaps: list[Gap] = []
@@ -330,7 +347,7 @@ def of_ranks(boxes: list[BlackBox], who: Identity) -> tuple[tuple[BlackBox, ...]
                 Gap(f"black box {older.source.file}", f"rank {rank} has a newer one", rank, older.host, older.source)
             )
         newest[rank] = replace(box, rank=rank)
-    return (*(newest[rank] for rank in sorted(newest)), *unknown), gaps
+    return SourceReport(blackboxes=(*(newest[rank] for rank in sorted(newest)), *unknown), gaps=tuple(gaps))
 
 
 def _of_agent(said: Statement) -> bool:

@@ -10,8 +10,8 @@ import pytest
 
 from hangscope.recorder.doctor.examine_node import ExaminedNode, gpu_core
 from hangscope.recorder.launch import gpu_core_folder, rank_sockets
-from hangscope.recorder.setup import gpu_core_settings as settings
 from hangscope.recorder.setup.setting_problems import Setting
+from hangscope.sources.gpu_core import settings
 
 HERE = Path("/scratch/x")
 

@@ -9,61 +9,57 @@ from __future__ import annotations
 import glob
 import struct
 import time
-from collections.abc import Collection
 from pathlib import Path
 
-from hangscope.incident import blackbox_layout as layout
-from hangscope.incident.node_dir import NodeDir
 from hangscope.processes.target_rights import Rights
+from hangscope.sources.black_box import schema as layout
+from hangscope.sources.saving import Saving
 
-SUFFIX = ".ncclbb"
+WHAT = "black boxes"
 MOST_BYTES = 2 << 30
 MOST_SLOTS = 2_000_000
 """Of one table: a real one has thousands."""
 
 
-def save(
-    node_dir: NodeDir,
-    folder: Path,
-    pids: Collection[int],
-    rights: Rights | None = None,
-    earlier: Collection[int] = (),
-) -> int:
-    """Copy the black boxes of these processes, all where none is theirs; how many there were.
+def save(node: Saving, sample: int) -> None:
+    """Those of this node's ranks, all where none is theirs: a killed one leaves its file, and before the first
+    communicator there is none.
 
-    A folder may also hold those of an earlier start of the same ranks, whose processes are left out. It is named by a
-    rank's environment, so it is read with that rank's rights.
+    The folder may also hold those of an earlier start of the same ranks, whose processes are left out. Where a rank's
+    environment names it, it is read with that rank's rights.
     """
-    rights = rights or Rights()
+    del sample
+    named = node.settings.get(layout.VARIABLE)
+    folder = named or node.made.get(layout.VARIABLE)
+    if not folder:
+        return
+    rights = node.rights if named else Rights()
     try:
-        files = sorted(rights.find(f"{glob.escape(str(folder))}/*{SUFFIX}"))
+        files = sorted(rights.find(f"{glob.escape(folder)}/*{layout.SUFFIX}"))
     except OSError as error:
-        node_dir.gap("black boxes", f"{folder} cannot be listed: {error.strerror}")
-        return 0
-    files = [path for path in files if _pid_of(path) not in {str(pid) for pid in earlier}]
-    ours = [path for path in files if _pid_of(path) in {str(pid) for pid in pids}]
-    saved = 0
+        node.gap(f"{folder} cannot be listed: {error.strerror}")
+        return
+    files = [path for path in files if _pid_of(path) not in {str(pid) for pid in node.earlier}]
+    ours = [path for path in files if _pid_of(path) in {str(pid) for pid in node.pids}]
     left = MOST_BYTES
     for path in ours or files:
         if left <= 0:
-            node_dir.gap("black boxes", f"more than {MOST_BYTES} bytes in {folder}: the rest is left there")
+            node.gap(f"more than {MOST_BYTES} bytes in {folder}: the rest is left there")
             break
         try:
             data = copy_of(path, rights)
         except OSError as error:
-            node_dir.gap(f"black box {path.name}", f"{type(error).__name__}: {error}")
+            node.gap_of(f"black box {path.name}", f"{type(error).__name__}: {error}")
             continue
         if data is None:
-            node_dir.gap(f"black box {path.name}", "it has no header that hangscope knows")
+            node.gap_of(f"black box {path.name}", "it has no header that hangscope knows")
             continue
         left -= len(data)
-        node_dir.write(f"blackbox/{path.name}", data)
-        saved += 1
-    return saved
+        node.write(f"{layout.FOLDER}/{path.name}", data)
 
 
 def _pid_of(path: Path) -> str:
-    return path.name.removesuffix(SUFFIX).rpartition(".")[2]
+    return path.name.removesuffix(layout.SUFFIX).rpartition(".")[2]
 
 
 def copy_of(path: Path, rights: Rights | None = None) -> bytes | None:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hangscope.safeio.file_magic import ELF, is_cuda_elf
+from hangscope.sources.gpu_core.schema import SCHEMA
 
-SCHEMA = "hangscope.gpu/1"
 HEADER_BYTES = 64
 MOST_BYTES = 4 << 30
 """Of one core without the GPU's memory in it; with NCCL loaded, 124 MB were seen."""

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from hangscope.reader.sources.demangle import LONGEST, demangle, title
+from hangscope.sources.gpu_core.demangle import LONGEST, demangle, title
 
 KNOWN = {
     "_ZN2at4cuda57_GLOBAL__N__3c3b3e3d_8_Sleep_cu_12345678_3_11111_1111111111spin_kernelEl": (

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hangscope.model import CounterChange, Gap, NetworkPort, Source
 from hangscope.model.numbers import integer, is_number
 from hangscope.model.times import parse_time
-from hangscope.model.values import gid, pci_id, text, whole
+from hangscope.model.values import gid, pci_id, short_name, text, whole
+from hangscope.sources.report import SourceFile, SourceReport, WhoIsWho
 
 MAX_PORTS = 1024
 """Of one node: more are not looked at."""
@@ -28,8 +29,6 @@ class Snapshot:
     values: Mapping[str, int]
     source: Source
     ports: tuple[Mapping[str, Any], ...] = ()
-    parts: tuple[str, ...] = ()
-    """Its path, which may name the node."""
 
     @property
     def order(self) -> tuple[int, int, int, str]:
@@ -39,13 +38,13 @@ class Snapshot:
         return (self.at_ns or 0, stage, sum(self.values.values()), self.source.file)
 
 
-def is_snapshot(value: Any) -> bool:
-    if not isinstance(value, Mapping) or not isinstance(value.get("counters"), Mapping):
+def recognise_object(value: Mapping[str, Any]) -> bool:
+    if not isinstance(value.get("counters"), Mapping):
         return False
     return all(isinstance(key, str) and key.count("/") >= 2 for key in value["counters"])
 
 
-def read(value: Mapping[str, Any], file: str, node: str | None, parts: tuple[str, ...] = ()) -> Snapshot:
+def read_object(value: Mapping[str, Any], file: str) -> Snapshot:
     counters = {
         key: number
         for key, number in value["counters"].items()
@@ -54,7 +53,18 @@ def read(value: Mapping[str, Any], file: str, node: str | None, parts: tuple[str
     at = value.get("at")
     listed = value.get("ports")
     ports = tuple(row for row in listed[:MAX_PORTS] if isinstance(row, Mapping)) if isinstance(listed, list) else ()
-    return Snapshot(node, parse_time(at) if isinstance(at, str) else None, counters, Source(file), ports, parts)
+    return Snapshot(None, parse_time(at) if isinstance(at, str) else None, counters, Source(file), ports)
+
+
+def join(files: Sequence[SourceFile], who: WhoIsWho) -> SourceReport:
+    """What changed between the first and the last sample of each node, and its ports."""
+    snapshots = []
+    for each in files:
+        node = each.node or who.host_in_path((*each.parts, ""))
+        placed = who.hosts.get(short_name(node), node) if node else None
+        snapshots.append(replace(each.report, node=placed))
+    pairs, gaps = first_and_last(snapshots)
+    return SourceReport(counters=tuple(changes(pairs)), ports=tuple(_ports(pairs, snapshots)), gaps=tuple(gaps))
 
 
 Pairs = dict[str, tuple[Snapshot, Snapshot]]
@@ -93,7 +103,7 @@ def changes(pairs: Pairs) -> list[CounterChange]:
     return found
 
 
-def ports(pairs: Pairs, snapshots: Iterable[Snapshot]) -> list[NetworkPort]:
+def _ports(pairs: Pairs, snapshots: Iterable[Snapshot]) -> list[NetworkPort]:
     """Every port that a sample speaks of, as the last sample of its node has it."""
     found: dict[tuple[str, str, int | None], NetworkPort] = {}
     sampled_twice = {node: _places(first) & _places(last) for node, (first, last) in pairs.items()}

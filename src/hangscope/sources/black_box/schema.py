@@ -1,10 +1,16 @@
-"""What lies where in a black box file, as far as Python has to know it: native/blackbox_layout.h is the other side.
+"""Saved as nodes/<host>/blackbox/*.ncclbb. What lies where in such a file, as far as Python has to know it:
+native/blackbox_layout.h is the other side.
 
 The recorder copies the file, the reader understands it, redaction exchanges the names in it.
 """
 
 from __future__ import annotations
 
+FOLDER = "blackbox"
+KIND = "black box"
+SUFFIX = ".ncclbb"
+VARIABLE = "HANGSCOPE_BLACKBOX_DIR"
+"""Where the processes of a job write theirs."""
 MAGIC = b"\xffHSNCCLB"
 """No text begins like this."""
 VERSION = 1

@@ -19,16 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hangscope.incident import gpu_core, manifest
+from hangscope.incident import manifest
 from hangscope.incident.layout import GPUS_ASKED_FILE, GPUS_ASKED_SCHEMA
 from hangscope.incident.node_dir import NodeDir
 from hangscope.incident.written_before import GROWING
 from hangscope.processes import hold_launcher, linux_process, target_rights
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.setup import gpu_core_settings
 from hangscope.safeio.held import status_of
 from hangscope.safeio.pipes import NOBODY_LISTENS, open_pipe
 from hangscope.safeio.safe_files import Patience, Refused, listing, open_file, remove_file
+from hangscope.sources.gpu_core import core_file as gpu_core
+from hangscope.sources.gpu_core import settings as gpu_core_settings
 
 CORES_S = 15.0
 """From the byte to the last core: up to 5 s were seen on an H200 that four processes share."""

@@ -106,7 +106,7 @@ def test_a_table_without_grids_says_nothing(tmp_path: Path, grids: object) -> No
 
 def test_recorded_cores_alone_name_the_kernels(tmp_path: Path) -> None:
     """Real cores of an H200, without anything else: one in NCCL, one that spins, each with its name."""
-    recorded = Path(__file__).parents[2] / "recorded_gpu"
+    recorded = Path(__file__).parents[1] / "recorded_gpu"
     for name in ("spin.rank_0", "spin.rank_2"):
         (tmp_path / f"{name}.core").write_bytes(lzma.decompress((recorded / f"{name}.core.xz").read_bytes()))
     found = diagnose(tmp_path)

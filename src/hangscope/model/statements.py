@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from hangscope.model import UNKNOWN, Process, Source
-from hangscope.reader.logs.log_lines import line_of
+from hangscope.model.values import line_of
 
 
 class Trust(IntEnum):

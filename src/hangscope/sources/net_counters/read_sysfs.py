@@ -11,12 +11,11 @@ from typing import Any
 
 from hangscope.model import Source
 from hangscope.model.numbers import COUNTER_DIGITS, integer, is_number
-from hangscope.reader.sources.port_counters import Snapshot
+from hangscope.sources.net_counters.read import Snapshot
 
 MAX_BYTES = 4096
 MAX_VALUES = 20_000
 """Of one tree: more are not kept."""
-"""Digits of 64 bits."""
 _ABOVE = ("class", "sys")
 _LAYERS = {"InfiniBand": "IB", "Ethernet": "RoCE"}
 _IPV4 = "0000:0000:0000:0000:0000:ffff:"
@@ -24,13 +23,12 @@ _IPV4 = "0000:0000:0000:0000:0000:ffff:"
 
 @dataclass
 class Tree:
-    node: str | None
     parts: tuple[str, ...]
     values: dict[str, int] = field(default_factory=dict)
     ports: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
 
     def snapshot(self, file: str) -> Snapshot:
-        return Snapshot(self.node, None, self.values, Source(file), tuple(self.ports.values()), self.parts)
+        return Snapshot(None, None, self.values, Source(file), tuple(self.ports.values()))
 
 
 def place_of(parts: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]] | None:

@@ -15,13 +15,13 @@ import pytest
 
 from hangscope.incident.node_dir import NodeDir
 from hangscope.processes import hold_launcher, linux_process
-from hangscope.recorder.capture import gpu_cores
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.watched_rank import WatchedRank
-from hangscope.recorder.setup import gpu_core_settings
+from hangscope.sources.gpu_core import ask as gpu_cores
+from hangscope.sources.gpu_core import settings as gpu_core_settings
 from kits.gpu_cores import ALL_REDUCE, SPIN, Kernel, core
 
-FAKE = Path(__file__).parents[2] / "kits" / "fake_cuda.py"
+FAKE = Path(__file__).parents[1] / "kits" / "fake_cuda.py"
 
 
 class Node:

@@ -1,0 +1,1 @@
+"""Cores of GPUs: which kernels run there, asked of the driver when the job is ended anyway."""
