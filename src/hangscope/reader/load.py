@@ -46,7 +46,7 @@ from hangscope.reader.logs.nccl_logs import NcclProcess
 from hangscope.reader.raw_evidence import Evidence
 from hangscope.reader.read_files import Engine, gather
 from hangscope.reader.reading_progress import Progress
-from hangscope.reader.sources import live_status, ray_state
+from hangscope.reader.sources import live_status
 from hangscope.reader.sources.incident_files import Manifest
 from hangscope.safeio.evidence_names import Known
 from hangscope.safeio.held import held_trees
@@ -109,7 +109,7 @@ def load(
 
 
 _APART = (
-    *("texts", "pods", "ray", "source_files", "errors", "statuses"),
+    *("texts", "source_files", "errors", "statuses"),
     *("stacks", "statements", "nodes", "dumps"),
 )
 """Kinds of evidence, in the order in which they are left out where what was read cannot be put together."""
@@ -377,7 +377,7 @@ def _facts(
         others=tuple(other for node in evidence.nodes for other in node.others),
         quotes=_quotes(texts, quoted),
         programs=_newest_of_node(evidence.reported_by(NodePrograms)),
-        ray=ray_state.together(evidence.ray),
+        ray=next(iter(said.ray), None),
     )
     return facts, [*reported.gaps, *said.gaps]
 

@@ -12,9 +12,9 @@ from hangscope.reader.dumps.raw_dump import RawDump
 from hangscope.reader.find_files import Found
 from hangscope.reader.logs.launchers.slurm_log import MOST_STATEMENTS
 from hangscope.reader.logs.log_file import TextFile
-from hangscope.reader.sources import error_files, live_status, ray_state
+from hangscope.reader.sources import error_files, live_status
 from hangscope.reader.sources.incident_files import Manifest, NodeFile
-from hangscope.reader.sources.kubernetes_pods import Pod
+from hangscope.sources.kubernetes.read import Pod, Pods
 from hangscope.sources.net_counters import read_sysfs as sysfs
 from hangscope.sources.report import SourceFile
 
@@ -37,8 +37,6 @@ class Evidence:
     """Copies of /sys, by where they lie; each becomes a file of its source."""
     statuses: list[live_status.LiveStatus] = field(default_factory=list)
     stacks: list[ThreadStack] = field(default_factory=list)
-    ray: list[ray_state.RayPart] = field(default_factory=list)
-    pods: list[Pod] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     paths: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Shown name of a dump → its path, for the directories it lies in."""
@@ -66,14 +64,17 @@ class Evidence:
             or self.nodes
             or any(each.useful for each in self.source_files)
             or self.errors
-            or self.ray
-            or any(pod.ends for pod in self.pods)
             or live_status.stood_still(self.statuses)
         )
 
     def reported_by(self, source: type[T]) -> list[T]:
         """What was read from files, of one kind."""
         return [each.report for each in self.source_files if isinstance(each.report, source)]
+
+    @property
+    def pods(self) -> list[Pod]:
+        """What Kubernetes says of pods, in all files."""
+        return [pod for report in self.reported_by(Pods) for pod in report.pods]
 
     @property
     def reason_without_manifest(self) -> str | None:

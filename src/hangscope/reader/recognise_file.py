@@ -16,7 +16,7 @@ from hangscope.reader.find_files import Found
 from hangscope.reader.logs.log_file import TextFile
 from hangscope.reader.parallel import Work, dump_of
 from hangscope.reader.raw_evidence import Evidence
-from hangscope.reader.sources import error_files, incident_files, kubernetes_pods, live_status, ray_state, rosters
+from hangscope.reader.sources import error_files, incident_files, live_status, rosters
 from hangscope.safeio import bounded_json, limits
 from hangscope.sources import slices
 from hangscope.sources.net_counters import read_sysfs as sysfs
@@ -301,27 +301,8 @@ def _read_json(value: Any, item: Found, evidence: Evidence) -> bool:
         evidence.nodes.append(incident_files.read_node(value, item.file))
     elif schema.startswith(live_status.SCHEMA):
         evidence.statuses.append(live_status.read(value, item.file))
-    elif ray_state.is_ray(schema):
-        part = ray_state.read(value, item.file)
-        evidence.ray.append(part)
-        evidence.gaps.extend(part.gaps)
-    elif kubernetes_pods.is_pods(value):
-        _read_pods(value, item, evidence)
     elif error_files.is_error_file(value):
         evidence.errors.append((error_files.read_error_file(value), item.file, None, item.parts))
     elif rosters.is_roster(value):
         evidence.statements.extend(rosters.read_roster(value, item.file))
     return True
-
-
-def _read_pods(value: Mapping[str, Any], item: Found, evidence: Evidence) -> None:
-    """Pods' statuses, and the last words of their containers, which are the end of a log."""
-    pods = kubernetes_pods.read(value, item.file)
-    evidence.pods.extend(pods)
-    for pod in pods:
-        for words in pod.last_words:
-            data = words.encode("utf-8", "replace")
-            text = TextFile(f"{item.file} {pod.source.place} {pod.name}".strip(), item.parts)
-            text.read(io.BytesIO(data), len(data))
-            if text.useful:
-                evidence.add_text(text)

@@ -26,3 +26,20 @@ class RankSeen(Protocol):
     @property
     def rights(self) -> Rights:
         """With these, what it names is opened."""
+
+
+class Handle(Protocol):
+    """Its process, whatever takes its number later."""
+
+    def ended(self) -> bool: ...
+
+
+class EndingRank(RankSeen, Protocol):
+    """A rank that may end while something is asked of it."""
+
+    @property
+    def handle(self) -> Handle: ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was seen to end."""

@@ -19,6 +19,7 @@ from hangscope.model import (
     KernelMessage,
     NetworkPort,
 )
+from hangscope.model.ray_cluster import RayCluster
 from hangscope.model.statements import Statement
 
 
@@ -35,12 +36,13 @@ class SourceReport:
     gpu_cores: tuple[GpuCore, ...] = ()
     counters: tuple[CounterChange, ...] = ()
     ports: tuple[NetworkPort, ...] = ()
+    ray: tuple[RayCluster, ...] = ()
     gaps: tuple[Gap, ...] = ()
 
     @property
     def useful(self) -> bool:
         """Whether it tells of a job by itself. Lines of code and arguments of calls only explain what others tell."""
-        return bool(self.failures or self.kernel or self.blackboxes or self.gpu_cores)
+        return bool(self.failures or self.kernel or self.blackboxes or self.gpu_cores or self.ray)
 
 
 @dataclass(frozen=True, slots=True)

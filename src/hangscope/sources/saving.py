@@ -32,6 +32,7 @@ class Saving:
     node: str = ""
     command: int | None = None
     """The process that started the job here."""
+    has_gpus: bool = False
     ranks: Mapping[int, int] = field(default_factory=dict)
     """pid → rank, of those that live."""
     pids: frozenset[int] = frozenset()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hangscope.model import Failure, FailureKind, Gap
 from hangscope.model.values import short_name
 from hangscope.reader.join.who_is_who import Identity
-from hangscope.reader.sources.kubernetes_pods import STOPPED, Pod, PodEnd
+from hangscope.sources.kubernetes.read import STOPPED, Pod, PodEnd
 
 HISTORY_NS = 15 * 60 * 1_000_000_000
 """A container that was started anew so long before or after the capture is another story."""

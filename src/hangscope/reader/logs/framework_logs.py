@@ -12,9 +12,10 @@ from functools import cached_property
 
 from hangscope.model import CONTAINER, UNKNOWN, FailureKind, Process, Source
 from hangscope.model.numbers import integer, is_number
+from hangscope.model.process_ends import SIGNAL_NAMES, kind_of_end, plain_status
 from hangscope.model.statements import Statement, Trust
 from hangscope.model.values import host_name
-from hangscope.reader.logs.failure_line import SIGNAL_NAMES, FailureLine, kind_of_end, make_failure, plain_status
+from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.quoted_words import is_quoted
 

@@ -21,7 +21,7 @@ from hangscope.incident.layout import GPUS_ASKED_FILE, NODE_FILE, NODE_SCHEMA
 from hangscope.incident.node_dir import NodeDir
 from hangscope.processes import linux_process, process_facts, process_roles
 from hangscope.processes.target_rights import NOBODY, Rights
-from hangscope.recorder.capture import capture_rank, look_files, nvidia_smi, output_files, python_stacks
+from hangscope.recorder.capture import capture_rank, look_files, output_files, python_stacks
 from hangscope.recorder.capture.engine_processes import EngineProcesses
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.capture.source_pool import SourcePool
@@ -31,6 +31,7 @@ from hangscope.recorder.rundir import peer_files
 from hangscope.recorder.setup.blackbox_library import FOLDER
 from hangscope.sources import slices
 from hangscope.sources.gpu_core import ask as gpu_cores
+from hangscope.sources.gpu_state import nvidia_smi
 from hangscope.sources.saving import Saving, SavingOfRanks
 
 T = TypeVar("T")
@@ -116,7 +117,7 @@ class NodeCapture:
         environ = self._environ(alive)
         sources = slices.found("capture", "save")
         rest = [
-            pool.start("GPU state", self._gpu),
+            pool.start("use of the GPUs", self._use_of_gpus),
             *(pool.start(source.WHAT, self._save, source, 1, environ) for source in sources),
             pool.start("files", self._files, environ),
             pool.start("other processes of the engine", self._others.save_stacks, self.node_dir, number),
@@ -201,6 +202,7 @@ class NodeCapture:
             gap_of=self.node_dir.gap,
             node=self.node.name,
             command=self.node.command,
+            has_gpus=bool(self.node.gpus),
             ranks={rank.process.pid: rank.number for rank in self.ranks if not rank.ended},
             pids=frozenset(rank.process.pid for rank in self.ranks),
             earlier=self.node.earlier,
@@ -209,15 +211,9 @@ class NodeCapture:
         )
         source.save(saving, sample)
 
-    def _gpu(self) -> None:
-        if not self.node.gpus:
-            return
-        self._usage = self._usage or nvidia_smi.usage()
-        text, why = nvidia_smi.report()
-        if text is None:
-            self.node_dir.gap("GPU state", why)
-        else:
-            self.node_dir.write("gpu/nvidia-smi.txt", text)
+    def _use_of_gpus(self) -> None:
+        if self.node.gpus:
+            self._usage = self._usage or nvidia_smi.usage()
 
     def _files(self, environ: dict[str, str]) -> None:
         common: dict[Path, Rights] = {}

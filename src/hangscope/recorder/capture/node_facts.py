@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hangscope.recorder.capture import nvidia_smi
+from hangscope.sources.gpu_state import nvidia_smi
 from hangscope.sources.net_counters import capture as net_counters
 
 

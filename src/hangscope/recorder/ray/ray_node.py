@@ -25,13 +25,13 @@ from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.capture.snapshot_job import started_at, watched
 from hangscope.recorder.live.find_ranks import MOST, RankProcess
-from hangscope.recorder.ray import ray_processes, ray_stacks
-from hangscope.recorder.ray.ray_processes import RayProcess
 from hangscope.safeio.safe_files import read_file
 from hangscope.safeio.walk import entries
+from hangscope.sources.ray import ray_processes, ray_stacks
+from hangscope.sources.ray.ray_processes import RayProcess
+from hangscope.sources.ray.schema import NODE_SCHEMA
 from hangscope.text import is_own_code
 
-SCHEMA = "hangscope.ray-node/1"
 FILE = "ray/processes.json"
 BETWEEN_S = 2.0
 AT_ONCE = 4
@@ -131,7 +131,7 @@ def _save_processes(node_dir: NodeDir, asked: dict[str, Any], processes: list[Ra
     _look(rows, known)
     for row in rows.values():
         row["code"] = _code(row)
-    written = {"schema": SCHEMA, "node": asked["node"], "node_id": asked["node_id"], "captured_at": manifest.now()}
+    written = {"schema": NODE_SCHEMA, "node": asked["node"], "node_id": asked["node_id"], "captured_at": manifest.now()}
     written["idle_workers"] = len(processes) - len(busy)
     node_dir.write_json(FILE, {**written, "processes": list(rows.values())})
 

@@ -24,12 +24,12 @@ from hangscope.incident.layout import GPUS_ASKED_FILE, GPUS_ASKED_SCHEMA
 from hangscope.incident.node_dir import NodeDir
 from hangscope.incident.written_before import GROWING
 from hangscope.processes import hold_launcher, linux_process, target_rights
-from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.safeio.held import status_of
 from hangscope.safeio.pipes import NOBODY_LISTENS, open_pipe
 from hangscope.safeio.safe_files import Patience, Refused, listing, open_file, remove_file
 from hangscope.sources.gpu_core import core_file as gpu_core
 from hangscope.sources.gpu_core import settings as gpu_core_settings
+from hangscope.sources.ranks import EndingRank
 
 CORES_S = 15.0
 """From the byte to the last core: up to 5 s were seen on an H200 that four processes share."""
@@ -65,7 +65,7 @@ class CoresTaken:
 class _Asked:
     """One rank that can be asked, and where its core will be."""
 
-    rank: WatchedRank
+    rank: EndingRank
     pipe: Path
     core: Path
     timed: bool
@@ -80,12 +80,12 @@ class _Asked:
         return self.rank.number
 
 
-def can_be_asked(ranks: Sequence[WatchedRank]) -> bool:
+def can_be_asked(ranks: Sequence[EndingRank]) -> bool:
     """Whether any of these ranks was started so that its GPU can be asked."""
     return any(not gpu_core_settings.why_not(_environment(rank)) for rank in ranks if not rank.ended)
 
 
-def take(node_dir: NodeDir, ranks: Sequence[WatchedRank], launcher: int | None) -> CoresTaken | None:
+def take(node_dir: NodeDir, ranks: Sequence[EndingRank], launcher: int | None) -> CoresTaken | None:
     """Ask the GPUs of all these ranks, and keep which kernels they run in gpu/rank_<r>.json; None where none was asked.
 
     Whoever cannot be asked, or does not answer, is a gap. `launcher` is what was started, at or above the ranks.
@@ -101,7 +101,7 @@ def take(node_dir: NodeDir, ranks: Sequence[WatchedRank], launcher: int | None) 
 @dataclass(slots=True)
 class _Work:
     node_dir: NodeDir
-    ranks: Sequence[WatchedRank]
+    ranks: Sequence[EndingRank]
     launcher: int | None
     asked_at: str = ""
     read: list[int] = field(default_factory=list)
@@ -130,10 +130,10 @@ class _Work:
 
     # ---- asking ------------------------------------------------------------------------------------------------------
 
-    def _gap(self, rank: WatchedRank, why: str) -> None:
+    def _gap(self, rank: EndingRank, why: str) -> None:
         self.node_dir.gap(f"GPU core of rank {rank.number}", why, rank.number)
 
-    def _prepared(self, rank: WatchedRank) -> _Asked | None:
+    def _prepared(self, rank: EndingRank) -> _Asked | None:
         environ = _environment(rank)
         why = gpu_core_settings.why_not(environ)
         if not why and rank.rights.foreign:
@@ -299,7 +299,7 @@ class _Work:
                     remove_file(path)
 
 
-def _environment(rank: WatchedRank) -> dict[str, str]:
+def _environment(rank: EndingRank) -> dict[str, str]:
     environ = linux_process.environment(rank.process.pid)
     return {} if rank.handle.ended() else environ
 

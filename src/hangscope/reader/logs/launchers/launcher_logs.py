@@ -11,18 +11,11 @@ from dataclasses import replace
 
 from hangscope.model import OUTLIVED_SIGTERM, UNKNOWN, FailureKind, Process, Source
 from hangscope.model.numbers import integer, is_number
+from hangscope.model.process_ends import ENDS, ORDERED_ENDS, SIGNAL_NAMES, kind_of_end, plain_status
 from hangscope.model.statements import Statement, Trust
 from hangscope.model.times import parse_time
 from hangscope.model.values import host_name
-from hangscope.reader.logs.failure_line import (
-    ENDS,
-    ORDERED_ENDS,
-    SIGNAL_NAMES,
-    FailureLine,
-    kind_of_end,
-    make_failure,
-    plain_status,
-)
+from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.launchers.slurm_log import SlurmLog
 from hangscope.reader.logs.line_writers import Writers
 from hangscope.reader.logs.log_lines import Line

@@ -12,9 +12,10 @@ from dataclasses import replace
 
 from hangscope.model import AFTER_HANG, PREEMPTION, TIME_LIMIT, UNKNOWN, FailureKind, Process, Source
 from hangscope.model.numbers import integer, is_number
+from hangscope.model.process_ends import ENDS, kind_of_end, plain_status
 from hangscope.model.statements import Statement, Trust
 from hangscope.model.values import host_name
-from hangscope.reader.logs.failure_line import ENDS, FailureLine, kind_of_end, make_failure, plain_status
+from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.log_lines import Line
 
 MOST_STATEMENTS = 32_768

@@ -12,7 +12,7 @@ from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.hardware.broken_nodes import broken_nodes
 from hangscope.reader.load import load
 
-JOBS = Path(__file__).parents[2] / "recorded_pods"
+JOBS = Path(__file__).parents[1] / "recorded_pods"
 TRUTHS: dict[str, dict[str, Any]] = json.loads((JOBS / "truths.json").read_text())
 EVIDENCE = {"whole": "", "statuses": "files", "logs": "nodes"}
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from hangscope.processes import linux_process
-from hangscope.recorder.ray import process_memory
-from hangscope.recorder.ray.process_memory import ProcessMemory
+from hangscope.sources.ray import process_memory
+from hangscope.sources.ray.process_memory import ProcessMemory
 
 PROGRAM = """
 import os, sys, time

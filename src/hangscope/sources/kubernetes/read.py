@@ -13,9 +13,9 @@ from typing import Any
 
 from hangscope.incident.pod_labels import JOB_LABELS
 from hangscope.model import AFTER_HANG, Failure, FailureKind, Source
+from hangscope.model.process_ends import TEXT_LIMIT, kind_of_end, plain_status
 from hangscope.model.times import parse_time
 from hangscope.model.values import host_name, text, whole
-from hangscope.reader.logs.failure_line import TEXT_LIMIT, kind_of_end, plain_status
 
 MOST_PODS = 16_384
 _MOST_CONTAINERS = 32
@@ -69,7 +69,7 @@ class Pod:
     """Whether it runs and is ready: what an event says of it is past."""
 
 
-def is_pods(value: Mapping[str, Any]) -> bool:
+def recognise_object(value: Mapping[str, Any]) -> bool:
     """A pod, or a list in which each is a pod or an event."""
     if value.get("kind") in ("Pod", "Event"):
         return value.get("apiVersion") is not None
@@ -80,8 +80,26 @@ def is_pods(value: Mapping[str, Any]) -> bool:
     return named <= {"Pod", "Event"} or (named == {"None"} and value["kind"] in ("PodList", "EventList"))
 
 
-def read(value: Mapping[str, Any], file: str) -> list[Pod]:
-    """What is said of each pod, in the list's order."""
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """What one file says of each pod, in the list's order."""
+
+    pods: tuple[Pod, ...]
+
+    @property
+    def useful(self) -> bool:
+        return any(pod.ends for pod in self.pods)
+
+
+def logs(report: Pods, data: bytes, file: str) -> Iterator[tuple[str, bytes]]:
+    """The last words of containers, which are the end of a log."""
+    del data
+    for pod in report.pods:
+        for words in pod.last_words:
+            yield f"{file} {pod.source.place} {pod.name}".strip(), words.encode("utf-8", "replace")
+
+
+def read_object(value: Mapping[str, Any], file: str) -> Pods:
     listed = value.get("items")
     rows = listed[:MOST_PODS] if isinstance(listed, list) else [value]
     kind = str(value.get("kind")).removesuffix("List")
@@ -94,7 +112,7 @@ def read(value: Mapping[str, Any], file: str) -> list[Pod]:
         pod = _event(row, Source(file, place)) if event else _pod(row, Source(file, place))
         if pod is not None:
             found.append(pod)
-    return found
+    return Pods(tuple(found))
 
 
 def _pod(row: Mapping[str, Any], source: Source) -> Pod | None:

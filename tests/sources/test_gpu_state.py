@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.recorder.capture import (
-    nvidia_smi,
-)
+from hangscope.sources.gpu_state import nvidia_smi
 
 
 def test_what_nvidia_smi_prints_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 
 from hangscope.processes.linux_process import PROC
 from hangscope.processes.programs import PY_SPY_S, py_spy, run_bounded
-from hangscope.recorder.ray.process_memory import ProcessMemory, ids_held
 from hangscope.safeio import bounded_json
 from hangscope.safeio.safe_files import Patience
 from hangscope.sources import stacks
 from hangscope.sources.cannot_read import CannotRead
+from hangscope.sources.ray.process_memory import ProcessMemory, ids_held
 
 MOST_BYTES = 32 << 20
 MOST_THREADS = 512

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hangscope.processes import linux_process
-from hangscope.recorder.ray.process_memory import current_environment
+from hangscope.sources.ray.process_memory import current_environment
 
 MOST = 512
 IDLE = "ray::IDLE"

@@ -12,7 +12,7 @@ from hangscope.diagnosis import Diagnosis, diagnose
 from hangscope.diagnosis.hardware.broken_nodes import broken_nodes
 from hangscope.errors import NotFoundError
 from hangscope.reader.load import load
-from hangscope.reader.sources import kubernetes_pods
+from hangscope.sources.kubernetes import read as kubernetes_pods
 from kits.pods import RUNNING, container, ended, event, hung_job, listed, pod
 
 OTHERS = [pod(f"train-{rank}", f"machine-{rank}", **container(RUNNING)) for rank in (0, 1, 3)]
@@ -253,12 +253,14 @@ def test_pods_that_are_all_well_are_no_evidence(tmp_path: Path) -> None:
 )
 def test_lists_of_nonsense_say_nothing(value: dict[str, Any]) -> None:
     """Whatever stands where a pod should, nothing is made of it, and nothing breaks."""
-    assert not any(each.ends for each in kubernetes_pods.read(value, "pods.json"))
+    assert not any(each.ends for each in kubernetes_pods.read_object(value, "pods.json").pods)
 
 
 def test_other_lists_are_not_pods() -> None:
     """A list of something else, or an empty one, is left to others."""
-    assert not kubernetes_pods.is_pods({"kind": "List", "items": [{"kind": "Node"}]})
-    assert not kubernetes_pods.is_pods({"kind": "List", "items": []})
-    assert not kubernetes_pods.is_pods({"kind": "Job", "apiVersion": "batch/v1"})
-    assert kubernetes_pods.is_pods({"kind": "PodList", "apiVersion": "v1", "items": [{"metadata": {"name": "a"}}]})
+    assert not kubernetes_pods.recognise_object({"kind": "List", "items": [{"kind": "Node"}]})
+    assert not kubernetes_pods.recognise_object({"kind": "List", "items": []})
+    assert not kubernetes_pods.recognise_object({"kind": "Job", "apiVersion": "batch/v1"})
+    assert kubernetes_pods.recognise_object(
+        {"kind": "PodList", "apiVersion": "v1", "items": [{"metadata": {"name": "a"}}]}
+    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -21,9 +21,9 @@ from hangscope.model.ray_cluster import (
     TaskState,
 )
 from hangscope.model.values import host_name, number, rank_number, text, whole
+from hangscope.sources.ray.schema import CLUSTER_SCHEMAS, NODE_SCHEMAS
+from hangscope.sources.report import SourceFile, SourceReport, WhoIsWho, together
 
-CLUSTER_SCHEMA = "hangscope.ray/"
-NODE_SCHEMA = "hangscope.ray-node/"
 _MOST = 20_000
 _MOST_PROCESSES = 4_096
 _MOST_THREADS = 512
@@ -44,30 +44,22 @@ _BY_KIND = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RayPart:
+def recognise_object(value: Mapping[str, Any]) -> bool:
+    return str(value.get("schema", "")).startswith((CLUSTER_SCHEMAS, NODE_SCHEMAS))
+
+
+def read_object(value: Mapping[str, Any], file: str) -> SourceReport:
     """What one file says: the cluster's own, or one node's processes."""
-
-    cluster: RayCluster
-    gaps: tuple[Gap, ...] = ()
+    return _node(value, file) if str(value.get("schema")).startswith(NODE_SCHEMAS) else _cluster(value, file)
 
 
-def is_ray(schema: str) -> bool:
-    return schema.startswith((CLUSTER_SCHEMA, NODE_SCHEMA))
-
-
-def read(value: Mapping[str, Any], file: str) -> RayPart:
-    return _node(value, file) if str(value.get("schema")).startswith(NODE_SCHEMA) else _cluster(value, file)
-
-
-def together(parts: Iterable[RayPart]) -> RayCluster | None:
-    """All files as one; None where there are none."""
-    found = list(parts)
-    if not found:
-        return None
-    said = [part for part in found if part.cluster.source is not None]
-    base = max((part.cluster for part in said), key=lambda each: each.at_s or 0.0, default=RayCluster())
-    processes = [process for part in found for process in part.cluster.processes]
+def join(files: Sequence[SourceFile], who: WhoIsWho) -> SourceReport:
+    """All files as one cluster."""
+    del who
+    found = together(each.report for each in files).ray
+    said = [part for part in found if part.source is not None]
+    base = max(said, key=lambda each: each.at_s or 0.0, default=RayCluster())
+    processes = [process for part in found for process in part.processes]
     actor_of = {(actor.node, actor.pid): actor for actor in base.actors.values() if actor.pid is not None}
     named = [
         replace(process, job=process.job or actor.job)
@@ -75,19 +67,20 @@ def together(parts: Iterable[RayPart]) -> RayCluster | None:
         else process
         for process in processes
     ]
-    return replace(base, processes=tuple(sorted(named, key=lambda each: (each.node, each.pid))))
+    whole = replace(base, processes=tuple(sorted(named, key=lambda each: (each.node, each.pid))))
+    return SourceReport(ray=(whole,))
 
 
 # ---- a node ----------------------------------------------------------------------------------------------------------
 
 
-def _node(value: Mapping[str, Any], file: str) -> RayPart:
+def _node(value: Mapping[str, Any], file: str) -> SourceReport:
     node = host_name(text(value.get("node"))) or "?"
     rows = islice(_rows(value.get("processes")), _MOST_PROCESSES)
     processes = [
         process for index, row in rows if (process := _process(row, node, Source(file, f"processes[{index}]")))
     ]
-    return RayPart(RayCluster(processes=tuple(processes)), tuple(_unseen(processes, node, file)))
+    return SourceReport(ray=(RayCluster(processes=tuple(processes)),), gaps=tuple(_unseen(processes, node, file)))
 
 
 def _unseen(processes: Sequence[RayProcess], node: str, file: str) -> Iterator[Gap]:
@@ -164,7 +157,7 @@ def _code(value: object) -> Iterator[tuple[tuple[str, int], str]]:
 # ---- the cluster -----------------------------------------------------------------------------------------------------
 
 
-def _cluster(value: Mapping[str, Any], file: str) -> RayPart:
+def _cluster(value: Mapping[str, Any], file: str) -> SourceReport:
     names = {text(row.get("id")) or "": host_name(text(row.get("name"))) or "" for _, row in _rows(value.get("nodes"))}
     chosen = value.get("chosen_jobs")
     jobs = {str(job) for job in chosen} if isinstance(chosen, list) else set()
@@ -178,7 +171,7 @@ def _cluster(value: Mapping[str, Any], file: str) -> RayPart:
         ended_during_capture=whole(value.get("ended_during_capture")) or 0,
         source=Source(file),
     )
-    return RayPart(cluster)
+    return SourceReport(ray=(cluster,))
 
 
 def _actors(value: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[RayActor]:
