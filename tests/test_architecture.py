@@ -312,6 +312,36 @@ def test_no_import_goes_in_circles() -> None:
         visit(name, ())
 
 
+def parts(name: str) -> tuple[str, str] | None:
+    """The room of a module, and its part of it: a folder, or a module of its own."""
+    inside = name.split(".")
+    return (inside[1], inside[2]) if len(inside) > 2 else None
+
+
+def test_imports_inside_a_room_go_one_way() -> None:
+    """The folders of a room, and its modules beside them, import each other in one direction, as rooms do."""
+    below: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    for path in modules():
+        mine = parts(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"))
+        for name, at_import in imports(path):
+            other = parts(name)
+            if mine is not None and other is not None and at_import and mine[0] == other[0] and mine != other:
+                below.setdefault(mine, set()).add(other)
+    assert ("diagnosis", "align") in below["diagnosis", "waits"]
+
+    def reached(part: tuple[str, str]) -> set[tuple[str, str]]:
+        found: set[tuple[str, str]] = set()
+        left = [part]
+        while left:
+            for each in below.get(left.pop(), set()) - found:
+                found.add(each)
+                left.append(each)
+        return found
+
+    circles = sorted(f"{room_}/{part}" for room_, part in below if (room_, part) in reached((room_, part)))
+    assert not circles, "one of these has to know less: move what both need below them"
+
+
 # ---- how the house reads ---------------------------------------------------------------------------------------------
 
 
@@ -469,7 +499,7 @@ OF_NUMBERS = {
     "sources/gpu_core/demangle.py": 1,  # at most four digits in base 36
     "sources/process_waits/read.py": 1,  # seconds of JSON, which is a number
     "sources/net_counters/read_sysfs.py": 1,  # a lid of at most six characters, in the base that it says
-    "reader/sources/fabric_counters.py": 1,  # yes or no as a number
+    "reader/logs/fabric_counters.py": 1,  # yes or no as a number
     "reader/sources/error_files.py": 1,  # seconds into nanoseconds
     "reader/logs/launchers/launcher_logs.py": 1,  # seconds into nanoseconds
 }

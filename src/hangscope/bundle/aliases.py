@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from hangscope.bundle.redact.edits import back_over
+from hangscope.bundle.edits import back_over
 from hangscope.errors import DamagedError
 from hangscope.incident.layout import write_json
 from hangscope.sources import slices

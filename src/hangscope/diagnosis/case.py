@@ -10,7 +10,6 @@ import numpy as np
 from hangscope.diagnosis.accusation import Doubt
 from hangscope.diagnosis.align.agreement import members_not_recorded
 from hangscope.diagnosis.align.alignment import align
-from hangscope.diagnosis.align.call_order import Outlier, outliers
 from hangscope.diagnosis.align.divergence import Divergence, Shape, divergences
 from hangscope.diagnosis.align.lasting_shifts import LastingDifferences
 from hangscope.diagnosis.evidence.answer import Answer, Says, no, not_known, yes
@@ -27,6 +26,7 @@ from hangscope.diagnosis.labels import Names
 from hangscope.diagnosis.slowness.stragglers import Stragglers, stragglers
 from hangscope.diagnosis.verdict import OperationInFlight
 from hangscope.diagnosis.waits.ages import hang_of
+from hangscope.diagnosis.waits.call_order import Outlier, outliers
 from hangscope.diagnosis.waits.launch_counts import BehindInLaunches, behind_in_launches
 from hangscope.diagnosis.waits.program_waits import ProgramWaits
 from hangscope.diagnosis.waits.progress import Progress

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import starmap
 from typing import Any
 
+from hangscope.diagnosis import stuck_link
 from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.align.clocks import clock_skew_ms
 from hangscope.diagnosis.at_work import is_at_work
@@ -15,7 +16,6 @@ from hangscope.diagnosis.culprit_place import culprit_places
 from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.evidence.code_lines import shown
 from hangscope.diagnosis.findings import cited
-from hangscope.diagnosis.hardware import stuck_link
 from hangscope.diagnosis.last_completed import last_completed
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.quotes import log_facts, with_quotes

@@ -2,13 +2,13 @@
 
 from collections.abc import Collection
 
-from hangscope.diagnosis.align.call_order import Outlier
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence.code_lines import at, ended_in, shown
 from hangscope.diagnosis.evidence.process_ends import raised, speaker
 from hangscope.diagnosis.hardware import xids
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import Finding
+from hangscope.diagnosis.waits.call_order import Outlier
 from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.model import Failure, KernelMessage, Operation, PythonError, Source, TransportEvent, WatchdogReport
 from hangscope.text import plural, short, verb

@@ -7,7 +7,7 @@ from hangscope.diagnosis.accusation import Accusation
 from hangscope.diagnosis.align.agreement import ROOTED
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence.answer import Says
-from hangscope.diagnosis.hardware.stuck_link import NETWORK_EVENTS
+from hangscope.diagnosis.stuck_link import NETWORK_EVENTS
 from hangscope.diagnosis.verdict import CauseKind, RuledOut
 from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.model import State

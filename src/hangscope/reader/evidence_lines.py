@@ -25,9 +25,9 @@ from hangscope.reader.logs.line_prefixes import split_line
 from hangscope.reader.logs.log_file import HEAD_LINES
 from hangscope.reader.logs.log_lines import Line
 from hangscope.reader.logs.progress_lines import progress_lines
+from hangscope.reader.logs.stack_dumps import StackText
 from hangscope.reader.logs.unwrap import unwrapped
 from hangscope.reader.sources import error_files, rosters
-from hangscope.reader.sources.stack_dumps import StackText
 from hangscope.safeio import bounded_json, limits
 from hangscope.sources import slices
 from hangscope.sources.net_counters import read_sysfs as sysfs

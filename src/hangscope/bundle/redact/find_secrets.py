@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
+from hangscope.bundle.edits import USER, Edit, Findings, Handler, back_over, redacted, without_overlaps
 from hangscope.bundle.redact import assignments, needle_handlers, scan
 from hangscope.bundle.redact import secret_forms as forms
-from hangscope.bundle.redact.edits import USER, Edit, Findings, Handler, back_over, redacted, without_overlaps
 from hangscope.bundle.redact.plain_view import View
 from hangscope.bundle.redact.user_names import Users
 

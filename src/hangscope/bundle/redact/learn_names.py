@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from hangscope.bundle.aliases import is_host, is_word
+from hangscope.bundle.edits import back_over
 from hangscope.bundle.redact import user_names
-from hangscope.bundle.redact.edits import back_over
 from hangscope.safeio.file_magic import is_gzip
 from hangscope.safeio.safe_files import open_file
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
+from hangscope.bundle.edits import Edit, Findings, Handler, back_over, redacted
 from hangscope.bundle.redact import assignments, random_words, scan, structure
 from hangscope.bundle.redact import secret_forms as forms
-from hangscope.bundle.redact.edits import Edit, Findings, Handler, back_over, redacted
 
 # ---- secrets of known form -------------------------------------------------------------------------------------------
 

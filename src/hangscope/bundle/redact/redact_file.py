@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any, BinaryIO
 
 from hangscope.bundle.aliases import Aliases
+from hangscope.bundle.edits import Edit
 from hangscope.bundle.redact import rewrite_pickle
 from hangscope.bundle.redact import secret_forms as forms
 from hangscope.bundle.redact.assignments import secret_name
-from hangscope.bundle.redact.edits import Edit
 from hangscope.bundle.redact.find_secrets import Secrets
 from hangscope.incident.layout import as_bytes
 from hangscope.safeio import file_magic

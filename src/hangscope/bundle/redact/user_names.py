@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from hangscope.bundle.redact.edits import Findings, Handler, back_over
+from hangscope.bundle.edits import Findings, Handler, back_over
 
 _NAME = rb"(?P<s>[^/\s:\"'<>|,;()\[\]{}\\$*?&=\0]{1,64})"
 _LOGIN = rb"(?P<s>[A-Za-z_][\w.-]{1,31})"

@@ -15,6 +15,7 @@ from hangscope.model import FailureKind, Gap, Source
 from hangscope.model.numbers import Unreadable
 from hangscope.model.ranks_in_paths import rank_of_log
 from hangscope.reader.logs.error_lines import ErrorLog
+from hangscope.reader.logs.fabric_counters import FabricCounters
 from hangscope.reader.logs.failure_line import FailureLine, make_failure
 from hangscope.reader.logs.framework_logs import FrameworkLog
 from hangscope.reader.logs.kernel_log import KernelLog
@@ -27,12 +28,11 @@ from hangscope.reader.logs.log_lines import Line, LineBudget, LineShapes, raw_li
 from hangscope.reader.logs.nccl_logs import NcclLog
 from hangscope.reader.logs.progress_lines import ProgressLine, moves, progress_lines, stalled
 from hangscope.reader.logs.quoted_lines import QuotedLines
+from hangscope.reader.logs.stack_dumps import StackText
 from hangscope.reader.logs.torch_logs import TorchLog
 from hangscope.reader.logs.tracebacks import MOST_CHAINED, of_torchrun
 from hangscope.reader.logs.unwrap import FAILING, PLAIN, unwrapped
 from hangscope.reader.logs.worded_lines import WordedLog
-from hangscope.reader.sources.fabric_counters import FabricCounters
-from hangscope.reader.sources.stack_dumps import StackText
 from hangscope.safeio.evidence_names import WORDS
 
 HEAD_BYTES = 64 << 20

@@ -1,5 +1,5 @@
-"""Files that are neither a dump nor a log: each module reads one kind, by its content, and knows nothing of the others.
+"""Files that are neither a dump nor a log nor of a slice (`hangscope.sources`): each module reads one kind, by content.
 
-Rosters, hangscope's own incident files, torchrun's error files, stacks, RAS answers, black boxes, counters and copied
-/sys trees, learnt call sites. Which rank a file is about is resolved later, in `join/`.
+Rosters, the descriptions that an incident has of itself and of its nodes, agents' last status, torchrun's error files.
+Which rank a file is about is resolved later, in `join/`.
 """

@@ -6,7 +6,7 @@ import pytest
 
 from hangscope.diagnosis import Diagnosis, diagnose
 from hangscope.model import Facts, Failure, FailureKind, Frame, Source, ThreadStack
-from hangscope.reader.sources.stack_dumps import engine_rank
+from hangscope.reader.logs.stack_dumps import engine_rank
 from kits.small_jobs import job
 
 PYNCCL = Frame("all_reduce", "/site-packages/vllm/distributed/device_communicators/pynccl.py", 140)

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hangscope.diagnosis.accusation import MEDIUM, Accusation, Doubt, Grounds, Layer
-from hangscope.diagnosis.align.call_order import Outlier, Sort, outliers
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.cycle_sides import Side, Sides, accused_inside, cycle_words
 from hangscope.diagnosis.findings import outlier_finding
 from hangscope.diagnosis.verdict import CauseKind
+from hangscope.diagnosis.waits.call_order import Outlier, Sort, outliers
 from hangscope.diagnosis.waits.wait_graph import Because
 
 ORDER_UNUSUAL = Grounds(

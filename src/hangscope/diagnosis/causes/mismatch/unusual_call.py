@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hangscope.diagnosis.accusation import HIGH, Accusation, Accused, Doubt, Grounds, Layer
-from hangscope.diagnosis.align.call_order import Outlier, Sort
 from hangscope.diagnosis.case import Case, size_and_types
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.sentences import called_in, who_did_what
@@ -12,6 +11,7 @@ from hangscope.diagnosis.evidence.code_lines import at
 from hangscope.diagnosis.findings import outlier_finding
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, OperationInFlight
+from hangscope.diagnosis.waits.call_order import Outlier, Sort
 from hangscope.model import Kind, Operation
 from hangscope.text import verb
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hangscope.diagnosis.accusation import HIGH, Accusation, Accused, Doubt, Grounds, Layer, doubts_where
-from hangscope.diagnosis.align.call_order import Outlier, outliers
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
 from hangscope.diagnosis.findings import outlier_finding, who_waits
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
+from hangscope.diagnosis.waits.call_order import Outlier, outliers
 from hangscope.diagnosis.waits.counterparts import counterpart_of
 from hangscope.diagnosis.waits.wait_graph import Because
 from hangscope.model import Kind

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from hangscope.diagnosis.accusation import HIGH, Accusation, Accused, Doubt, Grounds, Layer
-from hangscope.diagnosis.align.call_order import outliers
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.shared.sentences import who_did_what
 from hangscope.diagnosis.evidence.code_lines import shown
 from hangscope.diagnosis.verdict import CauseKind, Finding
+from hangscope.diagnosis.waits.call_order import outliers
 from hangscope.diagnosis.waits.progress import Place
 from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.model import Kind

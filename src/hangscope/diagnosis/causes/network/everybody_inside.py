@@ -17,7 +17,7 @@ from hangscope.diagnosis.causes.shared.port_steps import ports_step
 from hangscope.diagnosis.findings import quoted
 from hangscope.diagnosis.hardware import port_commands
 from hangscope.diagnosis.hardware.nccl_rings import Way
-from hangscope.diagnosis.hardware.stuck_link import network_events
+from hangscope.diagnosis.stuck_link import network_events
 from hangscope.diagnosis.verdict import CauseKind
 from hangscope.diagnosis.waits.wait_graph import Wait
 

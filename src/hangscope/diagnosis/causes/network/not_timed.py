@@ -21,8 +21,8 @@ from hangscope.diagnosis.causes.shared.everybody_joined import (
 )
 from hangscope.diagnosis.evidence.code_lines import function_line, user_frame
 from hangscope.diagnosis.hardware import port_commands
-from hangscope.diagnosis.hardware.stuck_link import network_events
 from hangscope.diagnosis.phrases import ranks_text
+from hangscope.diagnosis.stuck_link import network_events
 from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.diagnosis.waits.wait_graph import Wait
 from hangscope.text import sentence, verb

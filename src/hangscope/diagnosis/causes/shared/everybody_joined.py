@@ -10,7 +10,7 @@ from hangscope.diagnosis.evidence.answer import Says
 from hangscope.diagnosis.hardware import xids
 from hangscope.diagnosis.hardware.nccl_rings import ways_in
 from hangscope.diagnosis.hardware.port_paths import Path, Trouble
-from hangscope.diagnosis.hardware.stuck_link import network_events
+from hangscope.diagnosis.stuck_link import network_events
 from hangscope.diagnosis.verdict import Finding
 from hangscope.diagnosis.waits.progress import Place
 from hangscope.diagnosis.waits.wait_graph import Wait

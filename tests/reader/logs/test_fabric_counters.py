@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hangscope.model import Failure
-from hangscope.reader.sources.fabric_counters import FabricCounters
+from hangscope.reader.logs.fabric_counters import FabricCounters
 
 IBQUERYERRORS = """
 Errors for "gpu-n07 mlx5_0"
