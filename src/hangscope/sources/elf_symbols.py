@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from hangscope.safeio.file_magic import ELF
 from hangscope.sources.cannot_read import CannotRead, Torn
@@ -30,6 +30,9 @@ _MOST_DYNAMIC = 1024
 _MOST_STRINGS = 64 << 20
 _MOST_CHAIN = 4096
 _SYMBOL = struct.Struct("<IBBHQQ")
+_MOST_SEARCHED = 64
+_searched: dict[tuple[object, ...], dict[bytes, int]] = {}
+"""Files whose .symtab was searched, by what tells them apart: what was found there."""
 
 
 class Library:
@@ -112,21 +115,38 @@ class Library:
 
     def loaded_by(self, function: int, size: int) -> list[int]:
         """The addresses within the library that the code there reads from or takes, in their order, each once."""
-        size = min(size, self.base + self.size - function)
-        code = self.memory.read(function, size) if self.holds(function) else b""
         ways = {"x86_64": _loads_x86, "aarch64": _loads_arm}
-        way = ways.get(self.machine)
-        found = way(code, function) if way is not None else ()
-        return [each for each in dict.fromkeys(found) if self.holds(each) and each % 8 == 0]
+        return [each for each in self._named_by(ways.get(self.machine), function, size) if each % 8 == 0]
+
+    def called_by(self, function: int, size: int) -> list[int]:
+        """The functions within the library that the code there calls by their addresses, in their order, each once."""
+        ways = {"x86_64": _calls_x86, "aarch64": _calls_arm}
+        return self._named_by(ways.get(self.machine), function, size)
+
+    def _named_by(self, way: Callable[[bytes, int], Iterator[int]] | None, function: int, size: int) -> list[int]:
+        size = min(size, self.base + self.size - function)
+        if way is None or not self.holds(function):
+            return []
+        found = way(self.memory.read(function, size), function)
+        return [each for each in dict.fromkeys(found) if self.holds(each)]
 
     # ---- local symbols -----------------------------------------------------------------------------------------------
 
     def local(self, names: Collection[bytes]) -> dict[bytes, int]:
-        """The addresses of local symbols, out of the file's .symtab: a search over its bytes, some 50 ms for 400 MB."""
+        """The addresses of local symbols, out of the file's .symtab: a search over its bytes, some 50 ms for 400 MB.
+
+        It is made once a file: the ranks of a node use the same one."""
         handle = open_mapped(self.memory.pid, self.mapping)
         try:
-            with mmap.mmap(handle, 0, prot=mmap.PROT_READ) as file:
-                return {name: self.base + value for name, value in _local_symbols(file, names)}
+            state = os.fstat(handle)
+            key = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, frozenset(names))
+            if key not in _searched:
+                with mmap.mmap(handle, 0, prot=mmap.PROT_READ) as file:
+                    values = dict(_local_symbols(file, names))
+                if len(_searched) >= _MOST_SEARCHED:
+                    _searched.clear()
+                _searched[key] = values
+            return {name: self.base + value for name, value in _searched[key].items()}
         except (ValueError, OSError, struct.error, IndexError):
             return {}
         finally:
@@ -145,6 +165,22 @@ def _loads_x86(code: bytes, at: int) -> Iterator[int]:
     for position in range(len(code) - 6):
         if code[position] & 0xF8 == 0x48 and code[position + 1] in (0x8B, 0x8D) and code[position + 2] & 0xC7 == 0x05:
             yield at + position + 7 + struct.unpack_from("<i", code, position + 3)[0]
+
+
+def _calls_x86(code: bytes, at: int) -> Iterator[int]:
+    """`call` relative to the instruction: e8 and a disp32."""
+    for position in range(len(code) - 4):
+        if code[position] == 0xE8:
+            yield at + position + 5 + struct.unpack_from("<i", code, position + 1)[0]
+
+
+def _calls_arm(code: bytes, at: int) -> Iterator[int]:
+    """`bl`: 26 bits, of words, relative to the instruction."""
+    for position in range(0, len(code) - 3, 4):
+        word = struct.unpack_from("<I", code, position)[0]
+        if word & 0xFC000000 == 0x94000000:
+            offset = word & 0x3FFFFFF
+            yield at + position + 4 * (offset - (1 << 26) if offset >> 25 else offset)
 
 
 def _loads_arm(code: bytes, at: int) -> Iterator[int]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from hangscope.sources.cannot_read import NO_TORCH, CannotRead, Torn
@@ -62,9 +63,24 @@ LIBRARIES = {
 }
 FOR_GPUS = frozenset(LIBRARIES) - {"libtorch_cpu.so"}
 _CODE_BYTES = 1024
+_CALLED_BYTES = 256
+_MOST_CALLED = 256
+_NOT_FOUND = "no recorder was found in it: it has recorded nothing so far, or its build of torch is not known"
 _BACKEND = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _MOST_BACKENDS = 64
 _MOST_VERSION = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a library keeps a backend's recorder, or the table of several."""
+
+    backend: str
+    library: Library
+    layouts: tuple[Layout, ...]
+    pointers: tuple[int, ...]
+    """What leads to the recorder: where the library names it, that alone, else all that its code loads."""
+    registries: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -74,14 +90,16 @@ class FoundRecorders:
     recorders: dict[str, RecorderMemory]
     reasons: dict[str, str]
     torch: str
+    places: list[Place]
+    """Of all its libraries: a recorder may be made later than another one."""
 
 
 def find(memory: ProcessMemory, files: Sequence[Mapping]) -> FoundRecorders:
     """Those that exist by now and are proven. Raises CannotRead where no torch is in the process."""
-    found = FoundRecorders({}, {}, "")
+    found = FoundRecorders({}, {}, "", [])
     libraries = [each for each in files if os.path.basename(each.path) in LIBRARIES]
     if not libraries:
-        raise CannotRead(NO_TORCH, "nothing to do if it is still starting")
+        raise CannotRead(NO_TORCH)
     for mapping in libraries:
         backend = LIBRARIES[os.path.basename(mapping.path)]
         try:
@@ -90,10 +108,19 @@ def find(memory: ProcessMemory, files: Sequence[Mapping]) -> FoundRecorders:
             layouts = layouts_for(library.machine, found.torch)
             if not layouts:
                 raise CannotRead(f"no layout of torch's recorder is known for {library.machine}")
-            _find_in(library, backend, layouts, found)
+            _find_in(library, backend, tuple(layouts), found)
         except CannotRead as error:
             found.reasons.setdefault(backend, error.reason)
     return found
+
+
+def find_later(found: FoundRecorders) -> None:
+    """Adds the recorders that were made since."""
+    for place in found.places:
+        if place.backend not in found.recorders:
+            _take(found, place, _first_proven(place)[0])
+        elif place.registries:
+            _take(found, place, None)
 
 
 def layouts_for(machine: str, torch: str) -> list[Layout]:
@@ -102,50 +129,69 @@ def layouts_for(machine: str, torch: str) -> list[Layout]:
     return sorted(known, key=lambda each: not (torch and each.is_of(release_of(torch))))
 
 
-def _find_in(library: Library, backend: str, layouts: Sequence[Layout], found: FoundRecorders) -> None:
-    candidates = list(_exported(library, backend))
-    recorder, unknown = _first_proven(library.memory, candidates, layouts)
-    registry = dict(_registered(library, candidates, layouts)) if backend == "gloo" else {}
-    if recorder is None and (unknown or not candidates):
-        named = library.local((*_LOCALS[backend], *((REGISTRY,) if backend == "gloo" else ())))
-        exact = [named[name] for name in _LOCALS[backend] if name in named]
-        if exact:  # the code also loads what is no recorder: the symbol says which it is
-            recorder, unknown = _first_proven(library.memory, exact, layouts)
-        if not registry and REGISTRY in named:
-            registry = dict(_registered(library, [named[REGISTRY]], layouts))
-        if not candidates and not named:
-            raise CannotRead(f"{os.path.basename(library.mapping.path)} names no recorder: no torch of 2.7 or newer?")
+def _find_in(library: Library, backend: str, layouts: tuple[Layout, ...], found: FoundRecorders) -> None:
+    functions = [each for each in map(library.export, _EXPORTS[backend]) if each]
+    loaded = _loaded_by(library, functions, _CODE_BYTES)
+    recorder, _ = _first_proven(Place(backend, library, layouts, loaded, ()))
+    if recorder is None:  # libtorch_cuda's functions call the one that loads the pointer
+        called = [each for function in functions for each in library.called_by(function, _CODE_BYTES)]
+        loaded += _loaded_by(library, called[:_MOST_CALLED], _CALLED_BYTES)
+        recorder, _ = _first_proven(Place(backend, library, layouts, loaded, ()))
+    registries = loaded if backend == "gloo" else ()
+    if recorder is not None:
+        place = Place(backend, library, layouts, (), registries)
+        found.places.append(place)
+        return _take(found, place, recorder)
+    named = library.local((*_LOCALS[backend], *((REGISTRY,) if backend == "gloo" else ())))
+    exact = tuple(named[name] for name in _LOCALS[backend] if name in named)
+    if REGISTRY in named:
+        registries = (named[REGISTRY],)
+    if not loaded and not named:
+        raise CannotRead(f"{os.path.basename(library.mapping.path)} names no recorder: no torch of 2.7 or newer?")
+    place = Place(backend, library, layouts, exact or loaded, registries)
+    recorder, unknown = _first_proven(place)
+    found.places.append(place)
+    _take(found, place, recorder)
+    if recorder is None and unknown and exact:  # the code also loads what is no recorder: a symbol says which it is
+        raise CannotRead(
+            f"its recorder has none of the layouts that are known (torch {found.torch or 'of no known release'})"
+        )
+    if recorder is None and not exact and not any(each in found.recorders for each in _of_registry(place)):
+        found.reasons.setdefault(backend, _NOT_FOUND)
+    return None
+
+
+def _take(found: FoundRecorders, place: Place, recorder: RecorderMemory | None) -> None:
+    registry = _of_registry(place)
     for name, each in registry.items():
         if recorder is None or each.address != recorder.address:
             found.recorders.setdefault(name, each)
     if recorder is not None:
-        found.recorders.setdefault(backend, recorder)
-    elif unknown:
-        raise CannotRead(
-            f"its recorder has none of the layouts that are known (torch {found.torch or 'of no known release'})"
-        )
+        found.recorders.setdefault(place.backend, recorder)
+    if recorder is not None or registry:
+        found.reasons.pop(place.backend, None)
 
 
-def _exported(library: Library, backend: str) -> Iterator[int]:
-    for name in _EXPORTS[backend]:
-        function = library.export(name)
-        if function:
-            yield from library.loaded_by(function, _CODE_BYTES)
+def _loaded_by(library: Library, functions: Sequence[int], size: int) -> tuple[int, ...]:
+    found: dict[int, None] = {}
+    for function in functions:
+        with suppress(Torn):  # what looks like a call may lead to no code
+            found.update(dict.fromkeys(library.loaded_by(function, size)))
+    return tuple(found)
 
 
-def _first_proven(
-    memory: ProcessMemory, pointers: Sequence[int], layouts: Sequence[Layout]
-) -> tuple[RecorderMemory | None, bool]:
+def _first_proven(place: Place) -> tuple[RecorderMemory | None, bool]:
     """The first of the pointers that leads to a recorder; and whether any leads to what is none that is known."""
+    memory = place.library.memory
     unknown = False
-    for pointer in dict.fromkeys(pointers):
+    for pointer in place.pointers:
         try:
             address = memory.word(pointer)
         except Torn:
             continue
         if address == 0:
             continue
-        recorder = proven(memory, address, layouts)
+        recorder = proven(memory, address, place.layouts)
         if recorder is not None:
             return recorder, False
         unknown = True
@@ -167,24 +213,20 @@ def proven(memory: ProcessMemory, address: int, layouts: Sequence[Layout]) -> Re
     return None
 
 
-def _registered(
-    library: Library, places: Sequence[int], layouts: Sequence[Layout]
-) -> Iterator[tuple[str, RecorderMemory]]:
+def _of_registry(place: Place) -> dict[str, RecorderMemory]:
     """What the registry holds: a table from names to recorders, at one of these places."""
-    memory = library.memory
-    for place in places:
+    memory = place.library.memory
+    for registry in place.registries:
         try:
-            nodes = list(containers.hash_nodes(memory, place, _MOST_BACKENDS))
+            nodes = list(containers.hash_nodes(memory, registry, _MOST_BACKENDS))
             named = [(containers.string(memory, node), memory.word(node + containers.STRING)) for node in nodes]
         except Torn:
             continue
         if not named or not all(_BACKEND.fullmatch(name) for name, _ in named):
             continue
-        for name, address in named:
-            recorder = proven(memory, address, layouts)
-            if recorder is not None:
-                yield name, recorder
-        return
+        recorders = {name: proven(memory, address, place.layouts) for name, address in named}
+        return {name: each for name, each in recorders.items() if each is not None}
+    return {}
 
 
 def torch_version(pid: int, mapping: Mapping) -> str:

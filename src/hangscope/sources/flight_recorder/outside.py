@@ -73,9 +73,11 @@ class OutsideProcess:
         return self._found.reasons
 
     def recorders(self) -> list[str]:
-        """The backends whose recorders exist by now and are proven. One may come later: then this looks again."""
-        if not self._found.recorders:
-            self._memory.renew(self._seconds)
+        """The backends whose recorders exist by now and are proven. One may come later, also later than another."""
+        self._memory.renew(self._seconds)
+        if self._found.recorders:
+            find_recorders.find_later(self._found)
+        else:
             self._look()
         return list(self._found.recorders)
 
