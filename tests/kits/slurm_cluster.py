@@ -2,7 +2,7 @@
 
 Every machine has its own host name, processes, network, /tmp and /dev/shm; `lab` is the disk that they share. The
 login machine's network holds the bridge, so nothing of this machine's network is touched, and pid 1 of a machine takes
-everything along when it is killed. Jobs run as the user "trainer", who is known on those machines alone.
+everything along when it is killed. Jobs run as the users "trainer" and "tester", who are known on those machines alone.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "unshare", "nsenter", "se
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 NETWORK = "10.77.0"
 USER = 2000
+OTHER = 2001
+USERS = {USER: "trainer", OTHER: "tester"}
 
 _CONF = """ClusterName=lab
 SlurmctldHost=login({network}.10)
@@ -81,21 +83,24 @@ class SlurmCluster:
         self.shared = lab / "shared"
         self.machines: dict[str, subprocess.Popen[bytes]] = {}
         self._pids: dict[str, int] = {}
+        self._base_conf = ""
         self._make_files(kill_wait_s)
 
     def _make_files(self, kill_wait_s: int) -> None:
-        home = self.lab / "home"
-        for folder in (self.run / "munge", self.run / "ctl", home, self.shared):
+        for folder in (self.run / "munge", self.run / "ctl", *map(self.home, USERS), self.shared):
             folder.mkdir(parents=True)
         self.run.chmod(0o755)
         self.shared.chmod(0o777)
         (self.run / "munge").chmod(0o711)
-        os.chown(home, USER, USER)
+        for user in USERS:
+            os.chown(self.home(user), user, user)
         etc = self.run / "etc"
         shutil.copytree("/etc", etc, symlinks=True, ignore=shutil.ignore_patterns("shadow*", "gshadow*", "ssl"))
-        for name, line in (("passwd", f"trainer:x:{USER}:{USER}::{home}:/bin/bash"), ("group", f"trainer:x:{USER}:")):
-            with (etc / name).open("a") as stream:
-                stream.write(f"{line}\n")
+        for user, known in USERS.items():
+            line = f"{known}:x:{user}:{user}::{self.home(user)}:/bin/bash"
+            for name, text in (("passwd", line), ("group", f"{known}:x:{user}:")):
+                with (etc / name).open("a") as stream:
+                    stream.write(f"{text}\n")
         named = ["127.0.0.1 localhost", f"{NETWORK}.10 login"]
         named += [f"{NETWORK}.{11 + index} {name}" for index, name in enumerate(self.nodes)]
         (etc / "hosts").write_text("\n".join(named) + "\n")
@@ -108,6 +113,19 @@ class SlurmCluster:
         key = self.run / "munge" / "key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o600)
+
+    def home(self, user: int = USER) -> Path:
+        return self.lab / ("home" if user == USER else f"home-{USERS[user]}")
+
+    def configure(self, lines: Sequence[str], plugins: Sequence[str] = ()) -> None:
+        """These lines at the end of slurm.conf, and of plugstack.conf, on all machines, in place of those before."""
+        kept = self._base_conf or (self.run / "etc/slurm/slurm.conf").read_text()
+        self._base_conf = kept
+        for name in ("slurm.conf", "plugstack.conf"):
+            text = kept + "".join(f"{line}\n" for line in lines) if name == "slurm.conf" else "\n".join([*plugins, ""])
+            (self.run / "etc/slurm" / name).write_text(text)
+        self.on("login", "scontrol reconfigure", root=True)
+        time.sleep(1.0)  # the nodes read it anew by themselves
 
     # ---- machines ----------------------------------------------------------------------------------------------------
 
@@ -177,32 +195,32 @@ class SlurmCluster:
 
     # ---- commands ----------------------------------------------------------------------------------------------------
 
-    def words(self, name: str, command: str, *, root: bool = False) -> list[str]:
+    def words(self, name: str, command: str, *, root: bool = False, by: int = USER) -> list[str]:
         """A shell command on a machine, by trainer unless by root, as words to start."""
         inside = ["nsenter", "-t", str(self._pids[name]), "-m", "-u", "-i", "-n", "-p"]
-        user = [] if root else ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups"]
-        home = "/root" if root else str(self.lab / "home")
+        user = [] if root else ["setpriv", f"--reuid={by}", f"--regid={by}", "--clear-groups"]
+        home = "/root" if root else str(self.home(by))
         path = f"{Path(sys.prefix, 'bin')}:{PATH}"
-        named = [f"HOME={home}", f"USER={'root' if root else 'trainer'}", "LANG=C.UTF-8", f"PATH={path}", "TERM=dumb"]
+        named = [f"HOME={home}", f"USER={'root' if root else USERS[by]}", "LANG=C.UTF-8", f"PATH={path}", "TERM=dumb"]
         return [*inside, *user, "env", "-i", *named, "OMP_NUM_THREADS=1", "bash", "-c", f"cd ~ && {command}"]
 
     def on(
-        self, name: str, command: str, *, root: bool = False, check: bool = True, timeout_s: float = 60
+        self, name: str, command: str, *, root: bool = False, check: bool = True, timeout_s: float = 60, by: int = USER
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            self.words(name, command, root=root), capture_output=True, text=True, timeout=timeout_s, errors="replace"
-        )
+        words = self.words(name, command, root=root, by=by)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, errors="replace")
         if check and done.returncode:
             raise RuntimeError(f"{name}: {command!r} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done
 
-    def submit(self, script: str, *options: str) -> str:
+    def submit(self, script: str, *options: str, by: int = USER) -> str:
         """sbatch with this script; the job's number. Its output goes to <shared>/slurm-<number>.out."""
-        file = self.lab / "home" / f"{secrets.token_hex(4)}.sh"
+        file = self.home(by) / f"{secrets.token_hex(4)}.sh"
         file.write_text(f"#!/bin/bash\n{script}\n")
         file.chmod(0o755)
         output = f"--output={self.shared}/slurm-%j.out"
-        return self.on("login", f"sbatch --parsable {output} {' '.join(options)} {file}").stdout.strip().split(";")[0]
+        done = self.on("login", f"sbatch --parsable {output} {' '.join(options)} {file}", by=by)
+        return done.stdout.strip().split(";")[0]
 
     def log(self, job: str) -> str:
         file = self.shared / f"slurm-{job}.out"

@@ -27,6 +27,8 @@ for pair in "$@"; do
 done
 mount -t tmpfs -o mode=1777 none /tmp
 mount -t tmpfs -o mode=1777 none /dev/shm
+mount -t tmpfs -o mode=755 none /run
+mount -t tmpfs -o mode=755 none /var/log
 mkdir -p "$LAB"
 mount --bind "$keep/lab" "$LAB"
 # a copy: single files cannot be mounted over, a useradd on this machine would take the mount away

@@ -9,13 +9,15 @@ from pathlib import Path
 import click
 
 from hangscope.cli.output import note
+from hangscope.errors import SettingsError
 from hangscope.recorder.rundir.job_identity import identify
-from hangscope.recorder.setup import blackbox_library
+from hangscope.recorder.setup import blackbox_library, slurm_files
 from hangscope.recorder.setup.default_settings import TIMING
 from hangscope.recorder.setup.env_formats import FORMATS, Request
+from hangscope.recorder.setup.platform_settings import without_platform
 from hangscope.recorder.setup.setting_problems import SettingProblem
 from hangscope.recorder.setup.settings import NCCL_LOG_LEVELS, SettingsPlan
-from hangscope.recorder.setup.torch_version import TorchInstall, torch_of
+from hangscope.recorder.setup.torch_version import TorchInstall, release_of, torch_of
 from hangscope.recorder.setup.variables import DEFAULT_ENTRIES
 
 
@@ -50,6 +52,20 @@ from hangscope.recorder.setup.variables import DEFAULT_ENTRIES
 )
 @click.option("--fix", is_flag=True, help="Also override your settings where they would lose evidence.")
 @click.option("--timing", is_flag=True, help="Also record when each operation starts on the GPU: 23 µs an operation.")
+@click.option(
+    "--slurm-cluster",
+    "cluster",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="For Slurm's administrator: write TaskProlog, Prolog, Epilog and SPANK plugin to FOLDER, print the lines for"
+    " slurm.conf.",
+)
+@click.option(
+    "--agent",
+    default="",
+    metavar="OPTIONS",
+    help="With --slurm-cluster: options of the `hangscope agent` that the Prolog starts, such as '--stall-after 60'.",
+)
 def command(
     kind: str,
     torch_version: str | None,
@@ -62,12 +78,21 @@ def command(
     nccl_debug: str,
     fix: bool,
     timing: bool,
+    cluster: Path | None,
+    agent: str,
 ) -> int:
     """Print the flight recorder settings, to set them yourself.
 
     stdout carries the settings alone, so that a shell can read them: eval "$(hangscope env)". Settings of yours stay as
     they are, unless --fix is given; what they would lose is said on stderr. `hangscope run` does all this by itself.
+
+    \b
+    Switch it on for all jobs of a Slurm cluster, on every node:
+      hangscope env --slurm-cluster /etc/slurm/hangscope >> /etc/slurm/slurm.conf
     """
+    if cluster is not None:
+        return _slurm_cluster(cluster, torch_version, entries, nccl_debug, directory, agent)
+    environ = without_platform(os.environ)
     if torch_version is None:
         found = torch_here()
         torch_version = found.version if found else None
@@ -82,7 +107,7 @@ def command(
         job="job" if identity.made and kind in ("docker", "kubernetes") else identity.job,
         attempt=identity.attempt,
         host=node,
-        environ=os.environ,
+        environ=environ,
         entries=entries,
         fix=fix,
         timing=timing,
@@ -97,6 +122,30 @@ def command(
         note(_timing(made))
     sys.stdout.flush()
     sys.stdout.buffer.write(os.fsencode(text))  # a path that is no valid text must come out as it went in
+    return 0
+
+
+def _slurm_cluster(
+    folder: Path, torch_version: str | None, entries: int, nccl_debug: str, directory: Path | None, agent: str
+) -> int:
+    """Write what an administrator installs; the lines for slurm.conf go to stdout."""
+    torch = release_of(torch_version) if torch_version is not None else None
+    if torch_version is not None and torch is None:
+        raise SettingsError(f"{torch_version} is not a version of torch", hint="write it like 2.8 or 2.8.0+cu128")
+    written = slurm_files.Cluster(
+        entries=entries,
+        nccl_debug=nccl_debug,
+        hangscope=slurm_files.own_command(),
+        plugin=blackbox_library.library(),
+        directory=directory.absolute() if directory is not None else None,
+        agent=agent,
+        torch=torch,
+    )
+    lines = slurm_files.write(folder, written)
+    note(f"{folder.absolute()}: copy it to every node, and have {written.hangscope} there")
+    note("these lines go into slurm.conf, then `scontrol reconfigure`; jobs that start from then on are watched")
+    note(f"with `hangscope agent` as a service, {lines[0].partition('=')[0]} is enough")
+    sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
 

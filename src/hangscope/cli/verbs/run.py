@@ -11,6 +11,7 @@ import click
 from hangscope.cli.size_options import DURATION
 from hangscope.cli.watching_options import chosen, from_environ, say, watching_options
 from hangscope.recorder.launch.run_job import AUTO, LOOKS, RunOptions, run
+from hangscope.recorder.setup.platform_settings import without_platform
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -86,4 +87,4 @@ def command(
         look=look,
         term_grace=term_grace,
     )
-    return run(words, options, environ=os.environ, say=say)
+    return run(words, options, environ=without_platform(os.environ), say=say)

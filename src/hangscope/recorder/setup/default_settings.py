@@ -20,9 +20,9 @@ _SWITCH_NAMES = ("TORCH_FR_DUMP_ON_TIMEOUT", "TORCH_NCCL_DUMP_ON_TIMEOUT")
 
 # Milliseconds, because a second is too coarse to order ranks by. NCCL turns an underscore into a space, so that no
 # format that carries these settings has to keep a space at a line's end.
-_TIMESTAMP = "[%FT%T.%3f]_"
+TIMESTAMP = "[%FT%T.%3f]_"
 # Which NIC a channel uses at both ends is logged under these.
-_SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH"
+SUBSYSTEMS = "INIT,BOOTSTRAP,ENV,NET,GRAPH"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +96,14 @@ class DefaultSettings:
         wanted = {
             "NCCL_DEBUG": self.nccl_debug,
             "NCCL_DEBUG_TIMESTAMP_LEVELS": "ALL",
-            "NCCL_DEBUG_TIMESTAMP_FORMAT": _TIMESTAMP,
+            "NCCL_DEBUG_TIMESTAMP_FORMAT": TIMESTAMP,
             "NCCL_SET_THREAD_NAME": "1",
         }
         if "NCCL_DEBUG" not in self.environ:
             # Somebody who asked for NCCL's log wants to see it where it goes now.
             wanted["NCCL_DEBUG_FILE"] = self.places.nccl_log
             if self.nccl_debug == "INFO":
-                wanted["NCCL_DEBUG_SUBSYS"] = _SUBSYSTEMS
+                wanted["NCCL_DEBUG_SUBSYS"] = SUBSYSTEMS
         if "NCCL_RAS_ADDR" not in self.environ:
             wanted["NCCL_RAS_ADDR"] = address_for(self.job)
         found = {name: value for name, value in wanted.items() if name not in self.environ}

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 Release = tuple[int, int]
 
 FIRST_RECORDER: Release = (2, 2)
+FIRST_FR_NAMES: Release = (2, 8)
+"""From it on there are names that are not NCCL's; the older ones print that they are deprecated."""
 NEWEST_KNOWN: Release = (2, 15)
 DEFAULT_ENTRIES = 2000
 RING_NAMES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
