@@ -1,6 +1,7 @@
 """Makes the table by which the flight recorder of another process is read: from released wheels, never by hand.
 
     python release/recorder_layouts.py WHEELS [--compiler aarch64=aarch64-linux-gnu-g++]
+    python release/recorder_layouts.py --check      is there a release of torch that the table does not know?
 
 WHEELS is a directory of torch wheels, as `pip download --no-deps torch==2.13.0` brings them (with `--platform` also
 those of the other architecture). Of each, the headers that it ships are compiled by g++, which says where every field
@@ -84,9 +85,14 @@ SYMBOLS = (
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("wheels", type=Path)
+    parser.add_argument("wheels", type=Path, nargs="?")
+    parser.add_argument("--check", action="store_true", help="list the releases that the table does not know; 1 if any")
     parser.add_argument("--compiler", action="append", default=[], metavar="MACHINE=PROGRAM")
     asked = parser.parse_args()
+    if asked.check:
+        return _check()
+    if asked.wheels is None:
+        parser.error("WHEELS: a directory of torch wheels is needed")
     compilers = COMPILERS | dict(each.split("=", 1) for each in asked.compiler)
     rows = []
     for wheel in sorted(asked.wheels.glob("torch-*.whl"), key=_version_key):
@@ -97,6 +103,31 @@ def main() -> int:
         rows.append(json.loads(kept.read_text()))
     TABLE.write_text(_table(_merged(rows)))
     return 0
+
+
+def _check() -> int:
+    """Ask pip's index for all releases of torch; what the table does not name is printed."""
+    words = [sys.executable, "-m", "pip", "index", "versions", "torch", "--disable-pip-version-check"]
+    asked = subprocess.run(words, capture_output=True, text=True, check=False)
+    listed = re.search(r"^Available versions: (.+)$", asked.stdout, re.MULTILINE)
+    if asked.returncode or listed is None:
+        print(f"error: pip tells no releases of torch: {asked.stderr.strip()[-500:]}", file=sys.stderr)
+        return 2
+    known = {_release(version) for version in re.findall(r'"torch-([\d.]+)', TABLE.read_text())}
+    offered = {_release(version) for version in listed[1].split(", ") if re.fullmatch(r"[\d.]+(?:\+\w+)?", version)}
+    missing = sorted(release for release in offered if release > min(known) and release not in known)
+    for release in missing:
+        number = ".".join(map(str, release))
+        print(
+            f"torch {number} is not in the table: pip download --no-deps torch=={number}.* -d WHEELS, then this script"
+        )
+    if not missing:
+        print(f"the table knows every release of torch up to {'.'.join(map(str, max(offered)))}")
+    return 1 if missing else 0
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.partition("+")[0].split(".")[:2])
 
 
 def _version_key(wheel: Path) -> tuple[list[int], str]:
