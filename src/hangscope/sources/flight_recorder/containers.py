@@ -70,10 +70,11 @@ def small_numbers(memory: ProcessMemory, address: int, raw: bytes, inline: int) 
 def map_values(memory: ProcessMemory, address: int) -> list[int]:
     """The addresses of the pairs of a std::map, in their order. Every node names its parent, or it is no map."""
     header = address + 8
-    root = memory.word(address + 16)
-    count = memory.word(address + 40)
+    root, first, last, count = memory.words(address + 16, 4)
     if count > MOST_NODES or bool(root) != bool(count):
         raise Torn(f"a map of {count}")
+    if not root and (first, last) != (header, header):  # an empty one points to itself; empty memory does not
+        raise Torn("what looks like an empty map is none")
     found: list[int] = []
     waiting: list[tuple[int, int, bool]] = [(root, header, False)] if root else []
     while waiting:
@@ -116,7 +117,7 @@ def hash_nodes(memory: ProcessMemory, address: int, most: int) -> Iterator[int]:
 
 def hash_size(memory: ProcessMemory, address: int) -> int:
     """How many a std::unordered_map holds. Raises Torn where it is none."""
-    _, buckets, _, count = memory.words(address, 4)
-    if count > MOST_NODES or not 0 < buckets <= 1 << 24:
+    place, buckets, _, count = memory.words(address, 4)
+    if count > MOST_NODES or not 0 < buckets <= 1 << 24 or not place:
         raise Torn(f"a table of {count} in {buckets}")
     return count

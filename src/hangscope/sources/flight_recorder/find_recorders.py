@@ -62,6 +62,7 @@ LIBRARIES = {
     "libtorch_xpu.so": "xccl",
 }
 FOR_GPUS = frozenset(LIBRARIES) - {"libtorch_cpu.so"}
+_RELEASE = re.compile(r"\d+\.\d+\.\d+(?:\.post\d+)?(?:\+\w+)?")
 _CODE_BYTES = 1024
 _CALLED_BYTES = 256
 _MOST_CALLED = 256
@@ -124,9 +125,13 @@ def find_later(found: FoundRecorders) -> None:
 
 
 def layouts_for(machine: str, torch: str) -> list[Layout]:
-    """Those of this release first, then the newest: a release that is not known may have the layout of another."""
+    """Those of this release alone: older ones have less to prove. Where the table does not name it, or it is a build of
+    its own (2.12.0a0+git), all: those of its number first, then the newest."""
     known = [each for each in LAYOUTS if each.machine == machine]
-    return sorted(known, key=lambda each: not (torch and each.is_of(release_of(torch))))
+    own = [each for each in known if torch and each.is_of(release_of(torch))]
+    if own and _RELEASE.fullmatch(torch):
+        return own
+    return sorted(known, key=lambda each: each not in own)
 
 
 def _find_in(library: Library, backend: str, layouts: tuple[Layout, ...], found: FoundRecorders) -> None:

@@ -27,6 +27,8 @@ _LONGEST_RING = 10_000_000
 _OPERATION = re.compile(r"[a-zA-Z0-9_]{1,32}:[\x20-\x7e]{1,400}")
 _EARLIEST_NS = 1_500_000_000 * 10**9
 _DAY_NS = 86400 * 10**9
+_MUTEX_KIND = 16
+"""Where glibc keeps what kind of mutex it is: std::mutex is the plain one."""
 _TRIES = 40
 Row = dict[str, Any]
 Frames = Callable[[int], list[Row]]
@@ -83,9 +85,12 @@ class RecorderMemory:
             raise Torn("the ring's next place is outside of it")
         if (epoch == 0 and min(count, most) != size) or epochs != epoch + 1:
             raise Torn("the ring has another size than the records that it counts")
-        locked = struct.unpack_from("<i", raw, at["mutex"])[0]
-        if not 0 <= locked <= 2:
+        locked, taken = struct.unpack_from("<iI", raw, at["mutex"])
+        kind = struct.unpack_from("<i", raw, at["mutex"] + _MUTEX_KIND)[0]
+        if not 0 <= locked <= 2 or taken or kind:
             raise Torn("this is no lock")
+        if bool(raw[at["enabled"]]) != bool(most):
+            raise Torn("a recorder that records nothing, and has room for it")
         return Header(bool(raw[at["enabled"]]), bool(locked), begin, size, most, place, count, epoch, epochs)
 
     def statuses(self) -> dict[int, tuple[int, int, int]]:
