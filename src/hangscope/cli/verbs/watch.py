@@ -16,6 +16,7 @@ from hangscope.cli.given_paths import one_resolved, run_of
 from hangscope.cli.output import note, table_width, write
 from hangscope.cli.watch_terminal import FILTERS, SORTS, WatchChoice, follow
 from hangscope.cli.watch_text import as_text
+from hangscope.recorder.agent.node_agent import AgentOptions
 from hangscope.recorder.launch import find_job
 from hangscope.recorder.launch.attach_job import AttachedJob, AttachOptions
 from hangscope.recorder.rundir.live_view import view
@@ -52,16 +53,18 @@ def command(target: str, once: bool, sort: str, shown: str, everything: bool) ->
       hangscope watch /shared/hangs/48121 --once --filter waiting
     """
     choice = WatchChoice(sort, shown if shown in FILTERS else "all", "" if shown in FILTERS else shown, everything)
-    with _directory(target) as directory:
-        if once or not sys.stdout.isatty():
+    once = once or not sys.stdout.isatty()
+    with _directory(target, once) as directory:
+        if once:
             write(as_text(view(directory), choice, table_width()))
             return 0
         return follow(directory, choice)
 
 
 @contextmanager
-def _directory(target: str) -> Iterator[Path]:
-    """The directory of the run that is meant; of a job without one, that of a watch which lasts for as long as this."""
+def _directory(target: str, once: bool) -> Iterator[Path]:
+    """The directory of the run that is meant; of a job without one, that of a watch which lasts for as long as this,
+    and saves nothing where it is for one look alone."""
     if not (target.isascii() and target.isdigit()) or Path(target).is_dir():
         yield run_of(one_resolved(Path(target)))
         return
@@ -70,7 +73,8 @@ def _directory(target: str) -> Iterator[Path]:
         yield run
         return
     lines: list[str] = []
-    attached = AttachedJob(find_job.of_target(target, note), AttachOptions(), os.environ, lines.append)
+    options = AttachOptions(agent=AgentOptions(only_looks=once))
+    attached = AttachedJob(find_job.of_target(target, note), options, os.environ, lines.append)
     watching = threading.Thread(target=attached.watch, name="attach", daemon=True)
     watching.start()
     try:
@@ -81,5 +85,5 @@ def _directory(target: str) -> Iterator[Path]:
     finally:
         attached.stop()
         watching.join(SAVES_S)
-        for line in lines:
+        for line in "\n".join(lines).splitlines():
             note(line)

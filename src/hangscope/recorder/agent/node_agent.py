@@ -44,6 +44,9 @@ from hangscope.sources.net_counters import capture as net_counters
 from hangscope.verdict_words import still_runs
 
 STATUS_S = 2.0
+SEES_S = 5.0
+STANDS_S = 3.0
+"""For one look: after so long a rank stands, and its line is waited for until the end of the former."""
 WITHOUT_HANDLE_S = 0.3
 """The longest sleep where the end of a rank does not wake us (Linux before 5.3)."""
 MAX_INCIDENTS = 10
@@ -61,6 +64,8 @@ class AgentOptions:
     diagnose: bool = True
     look_every: float | None = None
     """Seconds between two looks at the rings with stacks; None for ever longer pauses."""
+    only_looks: bool = False
+    """Nothing is captured: somebody wants to see now what the ranks do, and where those are that stand."""
 
 
 class Agent:
@@ -93,7 +98,7 @@ class Agent:
         self._attached = attached
         self._say = say
         self._move_logs = move_logs
-        self._max_incidents = options.max_incidents
+        self._max_incidents = 0 if options.only_looks else options.max_incidents
         polling = Polling(sockets, options.stall_after, node.boxes, options.look_every, tasks_are_ranks=attached)
         log = CaptureLog()
         recovery = Recovery(polling)
@@ -120,7 +125,11 @@ class Agent:
         self._startup = _startup_report(environ, attached=attached)
         self._lingering = LingeringRanks()
         self._samples: TwoSamples | None = None
-        self._refused = False
+        self._only_looks = options.only_looks
+        self._refused = options.only_looks
+        self._begun = time.monotonic()
+        if options.only_looks:
+            polling.unrecorded_waits.sample_closely(self._begun + SEES_S)
         self._complained = False
         self.reported = False
         """Whether a status with ranks in it has been written."""
@@ -295,11 +304,18 @@ class Agent:
             if self._recovery.stalled:
                 self._activity.look(self._polling.living, now)
             self._ender.turn(self._captures)
-        if now >= self._next_status:
+        if now >= self._next_status or (self._only_looks and not self.reported):
             self._status.write()
-            self.reported = self.reported or bool(len(self._polling))
+            self.reported = self.reported or (bool(len(self._polling)) and self._has_seen(now))
             self._answers.look()
             self._next_status = now + STATUS_S + len(self._polling) / 50
+
+    def _has_seen(self, now: float) -> bool:
+        """Whether it is known where those ranks are that stand, where that is what is wanted."""
+        if not self._only_looks or now - self._begun > SEES_S:
+            return True
+        standing = (rank for rank in self._polling.living if rank.stood_s(now) > STANDS_S)
+        return all(rank.position.samples for rank in standing)
 
     def _works_elsewhere(self) -> set[int]:
         """Ranks of other nodes that their agents see working."""

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from hangscope.processes import linux_process
-from hangscope.recorder.live import find_ranks
+from hangscope.recorder.live import find_ranks, ring_age
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.sources import stacks
@@ -38,11 +38,23 @@ class OutsideLook:
         self._next_try: dict[int, tuple[float, float]] = {}
         """By process, when (monotonic) its memory is opened next, and the pause after that."""
         self._next_ring: dict[tuple[int, str], float] = {}
+        self._met: set[tuple[int, str]] = set()
+        """The recorders of processes that have been read as a whole once: how long an operation is unfinished, and how
+        long a rank has stood still, began before somebody looked."""
+        self.spent_once = 0.0
+        """CPU seconds for what is done once a process, since somebody took note of it: to open it, its first ring."""
         self._next_groups: dict[int, tuple[float, float]] = {}
         """By process, when (monotonic) its groups are read next, and the pause after that while it has none."""
 
     def read_counters(self, rank: WatchedRank, now: float) -> None:
         """How far a rank is, by the counters of its recorders."""
+        known = bool(rank.last_status)
+        begun = time.thread_time()
+        self._read_counters(rank, now)
+        if not known:
+            self.spent_once += time.thread_time() - begun
+
+    def _read_counters(self, rank: WatchedRank, now: float) -> None:
         if rank.outside is None and not self._open(rank, now):
             return
         assert rank.outside is not None
@@ -68,8 +80,19 @@ class OutsideLook:
             if status:
                 rank.note_counters(recorder, status)
                 rank.progress.take_counters(recorder, status, now, now_ns)
+                self._meet(rank, recorder)
         rank.unread = None
         rank.last_poll_at = now_ns / 1e9
+
+    def _meet(self, rank: WatchedRank, recorder: str) -> None:
+        """At the first look at a recorder: since when it stands."""
+        key = (rank.process.pid, recorder)
+        if key in self._met:
+            return
+        self._met.add(key)
+        dump = self._read_ring(rank, recorder)
+        if dump is not None:
+            rank.progress.take_ages(recorder, ring_age.newest_by_group(dump), time.monotonic(), time.time_ns())
 
     def _read_distributed(self, rank: WatchedRank, now: float) -> None:
         """The members of its groups, or where it looks for the others while it has none."""

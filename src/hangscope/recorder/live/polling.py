@@ -128,7 +128,8 @@ class Polling:
         self._ask_call_sites(now)
         self.unrecorded_waits.turn(self, self._asker, self.threshold(), now)
         self._take(self._asker.wait(ANSWER_S))
-        cost = (time.thread_time() - begun) / max(1, len(self))
+        spent, self.outside.spent_once = time.thread_time() - begun - self.outside.spent_once, 0.0
+        cost = spent / max(1, len(self))
         self._cost += 0.2 * (cost - self._cost)
 
     def _look_at_boxes(self, now: float) -> None:

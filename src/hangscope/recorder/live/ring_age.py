@@ -27,6 +27,15 @@ def stood_s(pid: int) -> float | None:
     return None if newest is None else max(0.0, (time.time_ns() - newest) / 1e9)
 
 
+def newest_by_group(dump: dict[str, Any]) -> dict[str, int]:
+    """By the group's number in the process, when (wall clock) an operation of it was last launched or finished."""
+    found: dict[str, int] = {}
+    for entry in rows(dump):
+        number = str(entry.get("pg_id"))
+        found[number] = max(found.get(number, 0), *_times(entry), 0)
+    return found
+
+
 def _newest_ns(pid: int) -> int | None:
     with open_process(pid) as process:
         dumps = [process.dump(backend, stacks=False) for backend in process.recorders()]

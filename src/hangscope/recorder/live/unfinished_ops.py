@@ -114,6 +114,13 @@ class RankProgress:
             if known == source:
                 counter.checked = True
 
+    def take_ages(self, source: str, newest_ns: Mapping[str, int], now: float, now_ns: int) -> None:
+        """When (wall clock) each group's last operation was launched or finished: its counters stand since then."""
+        for group, at_ns in newest_ns.items():
+            counter = self.counters.get((source, group))
+            if counter is not None and at_ns:
+                counter.since = min(counter.since, now - max(0.0, (now_ns - at_ns) / 1e9))
+
     def _replace(self, source: str, waiting: list[Unfinished], now_ns: int) -> None:
         records = {each.record for each in waiting}
         for each in self.unfinished.get(source, ()):

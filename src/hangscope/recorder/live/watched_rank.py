@@ -381,12 +381,15 @@ class WatchedRank:
                 self.stood_in.pop(source, None)
         self.last_status[source] = status
 
+    def stood_s(self, now: float) -> float:
+        """Seconds (of the monotonic clock) since its counters moved, or since it was first seen."""
+        return now - max((counter.since for counter in self.progress.counters.values()), default=self.still_since)
+
     @property
     def _stood_still_at_last_poll(self) -> bool:
         """By its counters: that a whole ring was read in between says more of a wait, and is no move."""
         ago_s = time.time() - self.last_poll_at if self.last_poll_at is not None else 0.0
-        moved_at = max((counter.since for counter in self.progress.counters.values()), default=self.still_since)
-        return time.monotonic() - moved_at - ago_s >= STILL_S
+        return self.stood_s(time.monotonic()) - ago_s >= STILL_S
 
 
 def _launched(status: dict[str, Any]) -> dict[str, Any]:
