@@ -45,7 +45,7 @@ from hangscope.verdict_words import still_runs
 
 STATUS_S = 2.0
 SEES_S = 5.0
-STANDS_S = 3.0
+STILL_S = 3.0
 """For one look: after so long a rank stands, and its line is waited for until the end of the former."""
 WITHOUT_HANDLE_S = 0.3
 """The longest sleep where the end of a rank does not wake us (Linux before 5.3)."""
@@ -314,8 +314,8 @@ class Agent:
         """Whether it is known where those ranks are that stand, where that is what is wanted."""
         if not self._only_looks or now - self._begun > SEES_S:
             return True
-        standing = (rank for rank in self._polling.living if rank.stood_s(now) > STANDS_S)
-        return all(rank.position.samples for rank in standing)
+        still = (rank for rank in self._polling.living if rank.stood_s(now) > STILL_S)
+        return all(rank.position.samples for rank in still)
 
     def _works_elsewhere(self) -> set[int]:
         """Ranks of other nodes that their agents see working."""
