@@ -26,6 +26,7 @@ BELOW: dict[str, set[str]] = {
     "text": set(),
     "verdict_words": set(),
     "announce_pause": set(),
+    "watch_process": {"processes"},
     "engine_roles": set(),
     "failure_kinds": {"verdict_words"},
     "model": {"sources", "engine_roles", "failure_kinds", "errors"},
@@ -47,6 +48,7 @@ BELOW: dict[str, set[str]] = {
         "errors",
         "__about__",
     },
+    "pytest_plugin": {"recorder", "sources", "processes", "incident", "safeio", "errors"},
     "push": {"incident", "safeio", "text", "errors", "__about__"},
     "demo": {"errors"},
     "reader": {"sources", "verdict_words", "incident", "safeio", "wordings", "model", "engine_roles", "errors"},
@@ -117,7 +119,7 @@ BELOW: dict[str, set[str]] = {
         "__about__",
     },
     "__main__": {"cli"},
-    "__init__": {"report", "reader", "model", "announce_pause", "errors", "__about__"},
+    "__init__": {"report", "reader", "model", "announce_pause", "watch_process", "errors", "__about__"},
 }
 """What each room may import, besides itself. The two chains of the design: what judges, and what runs in the job."""
 
@@ -141,6 +143,7 @@ THIRD_PARTY = {
         "starlette",
         "uvicorn",
     },  # the extra `serve`
+    "pytest_plugin": {"pytest", "_pytest"},  # which loads it
     "demo": {"torch"},  # the training script that the demo starts as a process of its own
 }
 """What each room may import from outside the standard library; the rooms that are not here: nothing."""
@@ -258,7 +261,7 @@ def test_only_agreed_packages_are_imported() -> None:
     assert not others
 
 
-SPEAKING = ("cli", "__main__", "recorder", "demo")
+SPEAKING = ("cli", "__main__", "recorder", "demo", "pytest_plugin")
 
 
 def speaking(node: ast.AST) -> str | None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hangscope.model import Job
     from hangscope.reader.load import load
     from hangscope.report.diagnosed import Diagnosis, diagnose
+    from hangscope.watch_process import watch
 
 __all__ = [
     "CollectError",
@@ -45,6 +46,7 @@ __all__ = [
     "diagnose",
     "expect_pause",
     "load",
+    "watch",
 ]
 
 _HOMES = {
@@ -53,6 +55,7 @@ _HOMES = {
     "diagnose": "hangscope.report.diagnosed",
     "expect_pause": "hangscope.announce_pause",
     "load": "hangscope.reader.load",
+    "watch": "hangscope.watch_process",
 }
 
 

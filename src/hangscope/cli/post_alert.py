@@ -7,20 +7,23 @@ redacted as a bundle is, and is a few fields of the verdict: no source code, no 
 from __future__ import annotations
 
 import json
+import ssl
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hangscope.bundle.redact.find_secrets import Secrets
+from hangscope.safeio.safe_files import read_file
 
 SCHEMA = "hangscope.alert/1"
 SECONDS = 10.0
 TRIES = 3
 PAUSE_S = 2.0
 _MOST = 4 << 20
+_MOST_TOKEN = 1 << 16
 _CULPRITS = 16
 _TEXT = 600
 
@@ -31,7 +34,10 @@ def main() -> None:
     if given["kind"] == "wandb":  # a rank of the job sends it; here it is only put in words
         sys.stdout.write(json.dumps(wandb(alert)))
         return
-    problem = post(given["address"], slack(alert) if given["kind"] == "slack" else alert)
+    if given["kind"] == "kubeflow":
+        problem = post_status(given["address"], kubeflow(alert), given.get("token_file"), given.get("ca_file"))
+    else:
+        problem = post(given["address"], slack(alert) if given["kind"] == "slack" else alert)
     if problem:
         sys.exit(problem)
 
@@ -101,6 +107,30 @@ def wandb(alert: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def kubeflow(alert: Mapping[str, Any]) -> dict[str, Any]:
+    """As the status server of Kubeflow Trainer takes it: metrics with names and values of 64 characters at most."""
+    ranks = [str(each["rank"]) for each in alert["culprits"] if each["rank"] is not None]
+    said = {
+        "outcome": alert["outcome"],
+        "kind": alert["kind"],
+        "confidence": alert["confidence"],
+        "culprits": ",".join(ranks),
+        "where": _first_place(alert["culprits"]),
+    }
+    metrics = [{"name": f"hangscope_{name}", "value": str(value)[:64]} for name, value in said.items() if value]
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return {"trainerStatus": {"metrics": metrics, "lastUpdatedTime": now}}
+
+
+def _first_place(culprits: Sequence[Mapping[str, Any]]) -> str:
+    """The file's own name and line: a whole path may not fit."""
+    for culprit in culprits:
+        where = culprit["where"]
+        if where and where["file"]:
+            return f"{str(where['file']).rpartition('/')[2]}:{where['line']}"
+    return ""
+
+
 def _plain(text: object) -> str:
     """Slack's markup begins with these three; `*`, `_` and backticks only change how a word looks."""
     one_line = " ".join(str(text).split())[:_TEXT]
@@ -117,11 +147,23 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def post(address: str, body: Mapping[str, Any]) -> str:
+def post_status(address: str, body: Mapping[str, Any], token_file: str | None, ca_file: str | None) -> str:
+    """Send it with the pod's own token, to a server that the pod's own authority has signed."""
+    try:
+        token = read_file(token_file, _MOST_TOKEN).decode("ascii").strip() if token_file else ""
+        context = ssl.create_default_context(cafile=ca_file or None)
+    except (OSError, UnicodeDecodeError) as error:
+        return f"the token or certificate of this pod cannot be read: {getattr(error, 'strerror', None) or error}"
+    if not token.isprintable() or not token:
+        return "this pod has no token for it"
+    return post(address, body, urllib.request.HTTPSHandler(context=context), Authorization=f"Bearer {token}")
+
+
+def post(address: str, body: Mapping[str, Any], *handlers: urllib.request.BaseHandler, **more: str) -> str:
     """Send it, with another try or two where the other side may be better soon. Returns the problem, without the
     address, which is a secret."""
-    opener = urllib.request.build_opener(_NoRedirects)
-    headers = {"Content-Type": "application/json", "User-Agent": "hangscope"}
+    opener = urllib.request.build_opener(_NoRedirects, *handlers)
+    headers = {"Content-Type": "application/json", "User-Agent": "hangscope", **more}
     problem = ""
     for number in range(TRIES):
         if number:

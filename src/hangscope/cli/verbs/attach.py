@@ -19,8 +19,9 @@ from hangscope.recorder.launch.attach_job import AttachedJob, AttachOptions
 @click.command()
 @click.argument("target", metavar="PID|JOB|DIR")
 @click.option("--slurm", is_flag=True, help="The number is a Slurm job's, and no process's.")
+@click.option("--later", is_flag=True, hidden=True, help="Its ranks may start later: for `hangscope.watch()`.")
 @watching_options
-def command(target: str, slurm: bool, **given: Any) -> int:
+def command(target: str, slurm: bool, later: bool, **given: Any) -> int:
     """Watch a running job from now on, as under `run`.
 
     PID is a rank or its launcher; JOB a Slurm job with ranks on this node; DIR the directory of a run whose agent was
@@ -34,7 +35,8 @@ def command(target: str, slurm: bool, **given: Any) -> int:
     """
     watching = chosen(given)
     options = AttachOptions(**{each.name: getattr(watching, each.name) for each in fields(watching)})
-    attached = AttachedJob(find_job.of_target(target, say, slurm=slurm), options, os.environ, say)
+    job = find_job.of_coming(int(target), say) if later else find_job.of_target(target, say, slurm=slurm)
+    attached = AttachedJob(job, options, os.environ, say, later=later)
 
     def stop(_: int, __: FrameType | None) -> None:
         attached.stop()
@@ -42,5 +44,6 @@ def command(target: str, slurm: bool, **given: Any) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
     ends = "; Ctrl-C ends the watch, not the job" if sys.stdin.isatty() else ""
-    say(f"process {attached.launcher} and its ranks are watched from now on{ends}")
+    if not later:
+        say(f"process {attached.launcher} and its ranks are watched from now on{ends}")
     return attached.watch()

@@ -71,7 +71,8 @@ class AgentOptions:
 class Agent:
     """`command` is the pid of what was started, `events` what happens to it. `move_logs` sends the copy of its output
     elsewhere, `spare` makes a directory for what the run's own takes no more. `environ` says whether the command is a
-    rank itself. `attached`: the job was running before, and nothing about it was prepared."""
+    rank itself. `attached`: the job was running before, and nothing about it was prepared. `patient`: its ranks may
+    start much later."""
 
     def __init__(
         self,
@@ -89,6 +90,7 @@ class Agent:
         concluded: Callable[[Path], None] = lambda _: None,
         environ: Mapping[str, str] = os.environ,
         attached: bool = False,
+        patient: bool = False,
     ) -> None:
         self._folders = folders
         self._node = node
@@ -122,7 +124,7 @@ class Agent:
         self._watcher = Watcher(polling, events, self._stalls, DumpWatch(folders.own, node.started_at), self._pace)
         self._ender = self._rank_ender(options)
         self._desync = DesyncWatch(polling, folders, node, events.ended) if options.diagnose else None
-        self._startup = _startup_report(environ, attached=attached)
+        self._startup = _startup_report(environ, attached=attached, patient=patient)
         self._lingering = LingeringRanks()
         self._samples: TwoSamples | None = None
         self._only_looks = options.only_looks
@@ -455,9 +457,10 @@ class Agent:
         return True
 
 
-def _startup_report(environ: Mapping[str, str], *, attached: bool) -> StartupReport:
+def _startup_report(environ: Mapping[str, str], *, attached: bool, patient: bool) -> StartupReport:
     return StartupReport(
         environ_rank=one_rank_a_run(environ) and not attached,
+        patient=patient,
         tasks=linux_process.whole_number(environ.get("SLURM_STEP_NUM_TASKS", "")),
         first=(environ.get("RANK") or environ.get("SLURM_PROCID") or "0") == "0",
     )

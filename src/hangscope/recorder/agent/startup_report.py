@@ -21,12 +21,16 @@ _MOST_NAMED = 8
 class StartupReport:
     """Says once, after each start of the ranks, who is watched; once more when those that were not have come."""
 
-    def __init__(self, environ_rank: bool, *, tasks: int | None = None, first: bool = True) -> None:
+    def __init__(
+        self, environ_rank: bool, *, tasks: int | None = None, first: bool = True, patient: bool = False
+    ) -> None:
         """`environ_rank`: the command is one rank itself, whatever the size of the job; so it is where the scheduler
-        started as many `tasks` as the job has ranks. Where all is well, only the `first` of them says so."""
+        started as many `tasks` as the job has ranks. Where all is well, only the `first` of them says so. `patient`:
+        that no rank has started is no news."""
         self._alone = environ_rank
         self._tasks = tasks
         self._speaks = first
+        self._patient = patient
         self._first: float | None = None
         self._begun: float | None = None
         self._said = False
@@ -63,7 +67,7 @@ class StartupReport:
         if self._said and not came_late:
             return None
         if not ranks:
-            if now - self._begun < NOBODY_S:
+            if self._patient or now - self._begun < NOBODY_S:
                 return None
             self._said = True
             return _nobody(command)

@@ -17,6 +17,9 @@ from hangscope.errors import SettingsError
 from hangscope.safeio.safe_files import read_file
 
 WANDB = "wandb"
+KUBEFLOW = "kubeflow"
+STATUS_URL = "KUBEFLOW_TRAINER_STATUS_URL"
+"""Where the pods of a TrainJob send their progress to: Kubeflow Trainer 2.2 and newer, with its gate TrainJobStatus."""
 _ALERT = re.compile(r"(slack|webhook):(.*)", re.DOTALL)
 _VARIABLE = "env:"
 _LONGEST = 4096
@@ -25,7 +28,7 @@ _HOW = "slack:FILE, whose first line is the address, or slack:env:NAME for a var
 
 @dataclass(frozen=True, slots=True)
 class AlertTarget:
-    """`kind` is "slack" or "webhook"; the address is in a file, or else in a variable."""
+    """`kind` is "slack", "webhook" or "kubeflow"; the address is in a file, or else in a variable."""
 
     kind: str
     file: Path | None = None
@@ -34,6 +37,8 @@ class AlertTarget:
     @property
     def name(self) -> str:
         """As the user wrote it."""
+        if self.kind == KUBEFLOW:
+            return self.kind
         return f"{self.kind}:{self.file if self.file is not None else _VARIABLE + self.variable}"
 
     def address(self, environ: Mapping[str, str]) -> str:
@@ -54,6 +59,13 @@ class AlertTarget:
 
 def alert_target(word: str, environ: Mapping[str, str]) -> AlertTarget | None:
     """What a word of `--on-hang` names; None where it is no alert. A slip is found now, and not at the hang."""
+    if word == KUBEFLOW:
+        if not _is_address(environ.get(STATUS_URL, "")):
+            raise SettingsError(
+                f"--on-hang {KUBEFLOW}: {STATUS_URL} is not set",
+                hint="Kubeflow Trainer sets it in a TrainJob's pods, where its feature gate TrainJobStatus is on",
+            )
+        return AlertTarget(KUBEFLOW, variable=STATUS_URL)
     match = _ALERT.fullmatch(word)
     if match is None:
         return None

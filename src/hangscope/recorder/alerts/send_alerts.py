@@ -13,12 +13,15 @@ from typing import Any
 from hangscope.errors import SettingsError
 from hangscope.processes.isolated_python import clean_environment, helper_command
 from hangscope.recorder.alerts import wandb_alert
-from hangscope.recorder.alerts.alert_targets import WANDB, AlertTarget
+from hangscope.recorder.alerts.alert_targets import KUBEFLOW, WANDB, AlertTarget
 from hangscope.recorder.live.watched_rank import WatchedRank
 
 SENDER = "hangscope.cli.post_alert"
 """A process of its own: redaction is not for the recorder's room, and a network that hangs is not for the agent."""
 SENT_S = 90.0
+STATUS_TOKEN = "KUBEFLOW_TRAINER_STATUS_TOKEN"
+STATUS_CA = "KUBEFLOW_TRAINER_STATUS_CA_CERT"
+"""The files in a TrainJob's pod that hold the token, which is renewed, and who signed the server's certificate."""
 
 
 class Alerts:
@@ -61,7 +64,10 @@ def _post(target: AlertTarget, alert: Mapping[str, Any]) -> str:
         address = target.address(os.environ)
     except SettingsError as error:
         return str(error)
-    _, problem = _process({"kind": target.kind, "address": address, **alert})
+    given = {"kind": target.kind, "address": address, **alert}
+    if target.kind == KUBEFLOW:
+        given |= {"token_file": os.environ.get(STATUS_TOKEN, ""), "ca_file": os.environ.get(STATUS_CA, "")}
+    _, problem = _process(given)
     return problem
 
 

@@ -57,16 +57,24 @@ class AttachOptions:
 
 
 class AttachedJob:
-    """The watch over one running job. `environ` is our own; what the job says of itself comes from its own."""
+    """The watch over one running job. `environ` is our own; what the job says of itself comes from its own. `later`:
+    its ranks may start at any time, and that there are none so far is no news."""
 
     def __init__(
-        self, job: RunningJob, options: AttachOptions, environ: Mapping[str, str], say: Callable[[str], None]
+        self,
+        job: RunningJob,
+        options: AttachOptions,
+        environ: Mapping[str, str],
+        say: Callable[[str], None],
+        *,
+        later: bool = False,
     ) -> None:
         check_times(options.agent)
         self._job = job
         self._options = options
         self._environ = environ
         self._say = say
+        self._later = later
         self._kept = ExitStack()
         self._handle = ProcessHandle(job.launcher)
         self._stop_read, self._stop_write = os.pipe()
@@ -135,6 +143,7 @@ class AttachedJob:
             concluded=server.incident if server is not None else lambda _: None,
             environ=self._job.environ,
             attached=True,
+            patient=self._later,
         )
         agent.start()
         self._agent = agent

@@ -74,6 +74,14 @@ def of_target(target: str, say: Callable[[str], None], *, slurm: bool = False) -
     raise NotFoundError(f"{what} has ranks on this node which this user may look at", hint=_HINT)
 
 
+def of_coming(launcher: int, say: Callable[[str], None]) -> RunningJob:
+    """The job below a process, whose ranks may not have started yet: by them where they have, else by itself."""
+    ranks = ranks_below(launcher)
+    if ranks:
+        return _job(launcher, ranks, say)
+    return RunningJob(launcher, linux_process.environment(launcher), target_rights.of(launcher))
+
+
 def run_of(pid: int, say: Callable[[str], None]) -> Path | None:
     """The directory of the run that a process belongs to, as far as that may be believed; None where it has none, or
     none of its agents lives."""
@@ -159,12 +167,12 @@ def _first_ranks(launcher: int, say: Callable[[str], None]) -> list[RankProcess]
     return ranks
 
 
-def launcher_of(pid: int) -> int:
+def launcher_of(pid: int, *, ours_as_well: bool = False) -> int:
     """The process that is above all ranks of the job of `pid`: of a rank its launcher, of an engine's worker its
-    server, else the process itself."""
+    server, else the process itself. `ours_as_well`: we were started by a rank, and what is above it may be above us."""
     if not _is_rank(pid):
         return process_roles.top_of_engine(pid)
-    own = {os.getpid(), *linux_process.above(os.getpid())}
+    own = set() if ours_as_well else {os.getpid(), *linux_process.above(os.getpid())}
     best = pid
     for above in linux_process.above(pid):
         if above <= 1 or above in own:

@@ -121,7 +121,7 @@ def _job(launcher: int, ranks: tuple[Name, ...]) -> NodeJob | None:
     pid = ranks[0][0]
     user = target_rights.owner_of(pid)
     environ = linux_process.environment(pid)
-    if top is None or user is None or environ.get(OFF, "").lower() in _SWITCHED_OFF or _is_watched(pid, environ):
+    if top is None or user is None or environ.get(OFF, "").lower() in _SWITCHED_OFF or is_watched(pid, environ):
         return None
     identity = identify({**environ, "HANGSCOPE_NODE": "-"})
     return NodeJob(
@@ -135,7 +135,7 @@ def _job(launcher: int, ranks: tuple[Name, ...]) -> NodeJob | None:
     )
 
 
-def _is_watched(pid: int, environ: dict[str, str]) -> bool:
+def is_watched(pid: int, environ: dict[str, str]) -> bool:
     """Whether the job was started by `hangscope run`, whose agent lives."""
     sockets = environ.get("HANGSCOPE_SOCKETS")
     if not sockets:
