@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.processes.linux_process import ProcessHandle
-from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.captures import Captures
 from hangscope.recorder.agent.conclusions import Conclusions
+from hangscope.recorder.agent.incidents import Incidents
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.node_status import StatusWriter
 from hangscope.recorder.agent.on_hang import OnHang
@@ -48,7 +48,7 @@ class AgentParts:
         self.folders = RunFolders(self.root, self.root / "nodes" / "n0")
         self.node = NodeFacts("n0", "j", "0", time.time())
         self.events = JobEvents()
-        self.log = CaptureLog()
+        self.log = Incidents()
         self.polling = Polling(self.root / "sockets", self.stall_after)
         self.recovery = Recovery(self.polling)
         self.status = StatusWriter(

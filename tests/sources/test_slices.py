@@ -7,6 +7,7 @@ import json
 import sys
 import tarfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def test_a_source_is_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture[st
     """No other file has to know of it: a capture saves it, node.json lists it, `load` reads it, a bundle has it."""
     incident = tmp_path / "incident"
     node_dir = NodeDir(incident, incident / "nodes" / "n1")
-    node = NodeFacts("n1", "j", "0", 0.0)
+    node = NodeFacts("n1", "j", "0", time.time())
     NodeCapture(node_dir, node, (), "stall", "", threading.Event()).take()
     listed = json.loads((incident / "nodes/n1/node.json").read_text())
     assert listed["sources"]["ibstat"] == ["ibstat/ports.txt"]

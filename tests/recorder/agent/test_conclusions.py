@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from hangscope.recorder.agent import diagnose_process
 from hangscope.recorder.agent.conclusions import _collect_command
+from hangscope.recorder.agent.incidents import Stage
 from hangscope.recorder.agent.on_hang import OnHang
 from hangscope.recorder.agent.watcher import Trouble
 from kits.agent_parts import AgentParts, rank
@@ -127,8 +129,9 @@ def test_a_diagnosis_under_way_at_the_end_is_not_begun_anew(
     script.write_text("import time; time.sleep(2)\n" + script.read_text())
     parts = AgentParts(tmp_path / "run")
     parts.captures.capture(parts.captures.hang, STALL, ())
-    while parts.captures._concluding is None:
-        pass
+    hang = parts.log.of(parts.captures.hang)
+    while hang.stage is not Stage.CONCLUDING:
+        time.sleep(0.01)
     parts.captures.finish((), None)
     assert counted(diagnoses) == [FILES]
     assert not parts.captures.working

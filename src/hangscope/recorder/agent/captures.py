@@ -17,8 +17,8 @@ from typing import Any
 from hangscope.incident.layout import VERDICT_JSON
 from hangscope.incident.node_dir import NodeDir
 from hangscope.recorder.agent import incident_manifest
-from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.conclusions import Conclusions
+from hangscope.recorder.agent.incidents import Incident, Incidents, Stage
 from hangscope.recorder.agent.watcher import Trouble
 from hangscope.recorder.capture import output_files
 from hangscope.recorder.capture.capture_node import NodeCapture
@@ -26,6 +26,7 @@ from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.live.looks import Look
 from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.rundir import peer_files, run_directory
+from hangscope.recorder.rundir.reasons import Reason
 from hangscope.recorder.rundir.run_directory import RunFolders
 from hangscope.safeio.safe_files import read_below, remove_empty, remove_tree
 
@@ -51,7 +52,7 @@ class Captures:
         folders: RunFolders,
         node: NodeFacts,
         ended: threading.Event,
-        log: CaptureLog,
+        log: Incidents,
         conclusions: Conclusions,
         asked_at: Callable[[], float | None] = lambda: None,
         *,
@@ -71,14 +72,6 @@ class Captures:
         self._hang = 1
         self._snapshot = 1
         self._desync = 1
-        self._taken: dict[Path, NodeCapture] = {}
-        self._earlier: set[Path] = set()
-        """Incidents of attempts before this one."""
-        self._saved: set[Path] = set()
-        """Incidents of which this node's part is all there; their verdict may be under way."""
-        self._done: dict[Path, float] = {}
-        """When (monotonic) the work on an incident was done."""
-        self._concluding: Path | None = None
         self._working: threading.Thread | None = None
         self._correcting: threading.Thread | None = None
 
@@ -109,7 +102,7 @@ class Captures:
         What an earlier attempt printed would accuse ranks that are innocent this time.
         """
         before = self.hang
-        self._earlier.update(self._taken)
+        self._log.end_attempt()
         self.next_hang()
         if self.hang == before:
             return None
@@ -124,36 +117,37 @@ class Captures:
 
     def is_saved(self, incident: Path) -> bool:
         """Whether this node's part of an incident is all there."""
-        return incident in self._saved
+        return self._log.of(incident).is_saved
 
     def reason(self, incident: Path) -> str | None:
         """Why an incident was captured, None where it was not."""
-        capture = self._taken.get(incident)
-        return None if capture is None else capture.reason
+        return self._log.of(incident).reason
 
     def home(self, incident: Path) -> Path:
         """Where what was captured for an incident lies: there, or where it went when that took no more."""
-        capture = self._taken.get(incident)
-        return incident if capture is None else capture.node_dir.incident
+        return self._log.of(incident).home
 
     def is_safe(self, incident: Path) -> bool:
         """Whether all that can be had of the hang is saved, and its verdict given where that is this node's to do."""
-        done = self._done.get(incident)
+        found = self._log.of(incident)
+        done = found.concluded_at
         if done is None or self.working:
             return False
-        if incident in self._log.verdicts or (self.home(incident) / VERDICT_JSON).exists():
+        if found.verdict is not None or (found.home / VERDICT_JSON).exists():
             return True
         nobody_will = not self._conclusions.diagnoses or self._conclusions.is_only_a_part(incident)
         return nobody_will or time.monotonic() > done + VERDICT_S
 
     def done_for_s(self, incident: Path) -> float:
         """For how long the work on an incident has been done; 0 where it is not."""
-        return time.monotonic() - self._done[incident] if incident in self._done else 0.0
+        done = self._log.of(incident).concluded_at
+        return 0.0 if done is None else time.monotonic() - done
 
     def verdict(self, incident: Path) -> Mapping[str, Any]:
         """The verdict's JSON, as this node or the one that diagnosed has it; empty where there is none."""
-        verdict = self._log.verdicts.get(incident)
-        return verdict.value if verdict is not None else peer_files.verdict(self.home(incident), VERDICT_JSON)
+        found = self._log.of(incident)
+        given = found.verdict
+        return given.value if given is not None else peer_files.verdict(found.home, VERDICT_JSON)
 
     # ---- capturing ---------------------------------------------------------------------------------------------------
 
@@ -163,26 +157,25 @@ class Captures:
         With a `look`, its rings are saved, and nothing is asked of the ranks.
         """
         reason, detail = self._mark(incident, trouble)
-        before = self._taken.get(incident)
+        found = self._log.of(incident)
+        before = found.capture
         if before is not None:
-            node_dir = before.node_dir
+            capture = before.again(ranks, look)
         else:
             node_dir = NodeDir(incident, incident / "nodes" / self._folders.own.name, self._spare)
-        capture = NodeCapture(node_dir, self._node, tuple(ranks), reason, detail, self._ended, self._asked_at, look)
-        if before is not None:
-            capture.continue_from(before)
-        self._taken[incident] = capture
-        self._log.add(incident, reason, detail)
+            capture = NodeCapture(node_dir, self._node, tuple(ranks), reason, detail, self._ended, self._asked_at, look)
+        found.begin(capture)
+        self._log.note_capture(incident, reason, detail)
         what = "what every rank is doing" if look is None else "the ranks' recordings"
         self._say(f"{detail or reason}; saving {what} to {incident}")
-        if look is None and reason != "snapshot" and any(rank.may_find_old_addresses for rank in ranks):
+        if look is None and reason != Reason.SNAPSHOT and any(rank.may_find_old_addresses for rank in ranks):
             self._say(SHARED_STORE)
-        self._working = threading.Thread(target=self._work, args=(incident, capture), name="capture", daemon=True)
+        self._working = threading.Thread(target=self._work, args=(found, capture), name="capture", daemon=True)
         self._working.start()
 
     def _mark(self, incident: Path, trouble: Trouble) -> Trouble:
         """The reason and detail of whoever marked it first: all nodes give the same."""
-        if incident in self._taken:
+        if self._log.of(incident).capture is not None:
             return trouble
         try:
             first = run_directory.mark(incident, node=self._node.name, reason=trouble.reason, detail=trouble.detail)
@@ -194,28 +187,27 @@ class Captures:
             return trouble
         return Trouble(asked.reason or trouble.reason, asked.detail or trouble.detail)
 
-    def _work(self, incident: Path, capture: NodeCapture) -> None:
+    def _work(self, incident: Incident, capture: NodeCapture) -> None:
         try:
             if capture.look is None:
                 capture.take()
             else:
                 capture.take_look()
             self._copy_run_files(capture)
-            if capture.reason == "rank-exit":
+            if capture.reason == Reason.RANK_EXIT:
                 self._ended.wait(LAST_OUTPUT_S)
             capture.complete()
-            self._saved.add(incident)
-            if incident == self.snapshot:
+            incident.save()
+            if incident.path == self.snapshot:
                 self._snapshot += 1
-            elif incident == self.desync:
+            elif incident.path == self.desync:
                 self._desync += 1
             if not self._ended.is_set():  # otherwise `finish` concludes, with all that is known then
-                self._concluding = incident
-                self._conclusions.conclude(incident, capture)
+                incident.begin_conclusion()
+                self._conclusions.conclude(incident.path, capture)
         except Exception as error:
             self._say(f"the capture is not complete: {type(error).__name__}: {error}")
-        self._concluding = None
-        self._done[incident] = time.monotonic()
+        incident.conclude()
 
     def _copy_run_files(self, capture: NodeCapture) -> None:
         """An incident beside the run's own directory gets a copy of the output and the counters so far."""
@@ -230,7 +222,10 @@ class Captures:
 
     def gpus_asked(self) -> bool:
         """Whether `snapshot --gpu` has asked the GPUs of any node: what fails after that is its doing."""
-        snapshots = [path for path in self._taken if self.reason(path) == "snapshot" and path not in self._earlier]
+        captured = self._log.captured()
+        snapshots = [
+            each.path for each in captured if each.reason == Reason.SNAPSHOT and not each.is_of_an_earlier_attempt
+        ]
         agents = run_directory.peers(self._folders.root, self._folders.own) if snapshots else []
         folders = {self._folders.own, *(agent.folder for agent in agents)}
         return any(run_directory.asked_gpus(path, folder) for path in snapshots for folder in folders)
@@ -243,7 +238,7 @@ class Captures:
     def ask_gpus(self, launcher: int) -> None:
         """The ranks are about to be ended: what runs on their GPUs is added to the hang's evidence, and its verdict
         given again."""
-        capture = self._taken.get(self.hang)
+        capture = self._log.of(self.hang).capture
         if capture is None or not capture.can_ask_gpus():
             return
         self._say("asking the GPUs which kernels they run, which ends what runs there")
@@ -259,25 +254,27 @@ class Captures:
             if thread is not None:
                 thread.join(timeout=AT_END_S)
         self._correct_at_end()
-        if self.hang not in self._taken and trouble is not None:
+        if self._log.of(self.hang).capture is None and trouble is not None:
             self.capture(self.hang, trouble, ranks)
             assert self._working is not None
             self._working.join(timeout=AT_END_S)
-        if self.hang not in self._taken:
+        if self._log.of(self.hang).capture is None:
             self._forget_output()
-        for incident, capture in self._taken.items():
+        for incident in self._log.captured():
+            capture = incident.capture
+            assert capture is not None
             capture.complete()
-            if incident == self._concluding and self._working is not None:
+            if incident.stage is Stage.CONCLUDING and self._working is not None:
                 self._working.join()  # its diagnosis is under way, and ends at its own deadline
-            if incident in self._log.verdicts:
-                incident_manifest.refresh(capture.node_dir.incident)  # the output has grown since
+            if incident.verdict is not None:
+                incident_manifest.refresh(incident.home)  # the output has grown since
             else:
-                self._conclusions.conclude(incident, capture)
+                self._conclusions.conclude(incident.path, capture)
 
     def _correct_at_end(self) -> None:
         """A stall that ended by itself shortly before the job did is a pause as well."""
         lasted = self._conclusions.went_on_after(self.hang, self.reason(self.hang))
-        if lasted is None or self.hang not in self._log.verdicts:
+        if lasted is None or self._log.of(self.hang).verdict is None:
             return  # what has no verdict yet gets the right one
         self.note_recovery(self.hang, lasted)
         if self._correcting is not None:

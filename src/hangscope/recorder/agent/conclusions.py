@@ -16,16 +16,17 @@ from typing import Any
 from hangscope.incident.layout import VERDICT_JSON, VERDICT_PAGE, VERDICT_TEXT
 from hangscope.incident.manifest import Manifest
 from hangscope.recorder.agent import incident_manifest, on_hang
-from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.diagnose_process import DiagnosisProcess, Verdict
+from hangscope.recorder.agent.incidents import Incidents
 from hangscope.recorder.agent.never_seen import never_seen, odd_addresses, still_starting
 from hangscope.recorder.agent.node_status import StatusWriter
 from hangscope.recorder.agent.on_hang import OnHang
-from hangscope.recorder.agent.recovery import MAY_RECOVER, Recovery
+from hangscope.recorder.agent.recovery import Recovery
 from hangscope.recorder.alerts.send_alerts import Alerts
 from hangscope.recorder.capture.capture_node import NodeCapture
 from hangscope.recorder.rundir import run_directory
 from hangscope.recorder.rundir.node_answers import NodeAnswers
+from hangscope.recorder.rundir.reasons import MAY_RECOVER, Reason
 from hangscope.recorder.rundir.run_directory import PeerAgent, RunFolders
 from hangscope.recorder.rundir.silent_nodes import silent_nodes
 from hangscope.text import duration
@@ -47,7 +48,7 @@ class Conclusions:
         self,
         folders: RunFolders,
         ended: threading.Event,
-        log: CaptureLog,
+        log: Incidents,
         recovery: Recovery,
         status: StatusWriter,
         *,
@@ -98,7 +99,7 @@ class Conclusions:
             incident_manifest.write(home, _manifest(capture, agents, silent))
         except OSError as error:
             self._say(f"{home}: {error.strerror or error}; the incident has no manifest")
-        if capture.reason == "rank-exit" and self._interrupted():
+        if capture.reason == Reason.RANK_EXIT and self._interrupted():
             return
         if not run_directory.sees_all(agents):
             self._report_part(incident, capture, agents)
@@ -153,8 +154,7 @@ class Conclusions:
                 self._say(f"no verdict on {home}: {verdict.problem}")
                 self._respond(home, capture, None)
                 return
-            before = self._log.verdicts.get(incident)
-            self._log.verdicts[incident] = verdict
+            before = self._log.of(incident).give(verdict)
             incident_manifest.add_files(home, VERDICT_JSON, VERDICT_TEXT)
             is_new = before is None or before.key != verdict.key
             if went_on_after is not None:
@@ -197,11 +197,11 @@ class Conclusions:
 
         The verdict is corrected on a thread of its own, which is returned: what stalls next must be noticed meanwhile.
         """
-        if incident in self._log.pauses:
+        if self._log.of(incident).recovered:
             return None
         self._note_pause(incident, home, seconds)
         self._say(f"the job resumed after {duration(seconds)}: PAUSE, not a hang; the evidence is in {home}")
-        if not self.diagnoses or incident not in self._log.verdicts:
+        if not self.diagnoses or self._log.of(incident).verdict is None:
             return None
         correcting = threading.Thread(target=self._correct, args=(incident, home), name="correct", daemon=True)
         correcting.start()
@@ -209,7 +209,7 @@ class Conclusions:
 
     def reconsider(self, incident: Path, capture: NodeCapture) -> threading.Thread | None:
         """What the GPUs run has come to the evidence: its verdict is given again, on a thread of its own."""
-        if not self.diagnoses or incident not in self._log.verdicts:
+        if not self.diagnoses or self._log.of(incident).verdict is None:
             return None  # another node gives it, or nobody has yet
         work = threading.Thread(target=self._reconsider, args=(incident, capture), name="reconsider", daemon=True)
         work.start()
@@ -224,15 +224,20 @@ class Conclusions:
             run_directory.asked_gpus(incident, agent.folder) for agent in others
         ):
             time.sleep(0.2)
-        before = self._log.verdicts[incident].value.get("headline")
+        before = self._headline(incident)
         incident_manifest.refresh(home)
         self._correct(incident, home)
-        now = self._log.verdicts[incident].value
-        if now.get("headline") != before:
-            self._say(f"with what the GPUs run: {now.get('headline')}; confidence: {now.get('confidence')}")
+        if self._headline(incident) != before:
+            verdict = self._log.of(incident).verdict
+            confidence = None if verdict is None else verdict.value.get("confidence")
+            self._say(f"with what the GPUs run: {self._headline(incident)}; confidence: {confidence}")
+
+    def _headline(self, incident: Path) -> Any:
+        verdict = self._log.of(incident).verdict
+        return None if verdict is None else verdict.value.get("headline")
 
     def _note_pause(self, incident: Path, home: Path, seconds: float) -> None:
-        self._log.pauses.add(incident)
+        self._log.of(incident).recover()
         incident_manifest.note_recovery(home, seconds)
 
     def _correct(self, incident: Path, home: Path) -> None:
@@ -240,7 +245,7 @@ class Conclusions:
             with DiagnosisProcess(home) as process:
                 verdict = process.verdict()
                 if verdict.value:
-                    self._log.verdicts[incident] = verdict
+                    self._log.of(incident).give(verdict)
                     process.page()
                     incident_manifest.add_files(home, VERDICT_JSON, VERDICT_TEXT, VERDICT_PAGE)
             self._concluded(home)

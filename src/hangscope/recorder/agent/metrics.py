@@ -13,6 +13,7 @@ from pathlib import Path
 from hangscope.__about__ import __version__
 from hangscope.incident.layout import safe_name, write_atomic
 from hangscope.recorder.agent import metrics_server
+from hangscope.recorder.rundir.reasons import Reason
 from hangscope.safeio.safe_files import Patience, Refused, read_file
 
 FILE_S = 4.0
@@ -62,7 +63,7 @@ def render(numbers: Numbers, labels: Mapping[str, str]) -> str:
     )
     family("oldest_operation_seconds", "gauge", "Age of the oldest unfinished operation.", [({}, n.oldest_s)])
     family("stall_threshold_seconds", "gauge", "An operation older than this is a stall.", [({}, n.threshold_s)])
-    family("stalls_total", "counter", "Stalls that were captured.", [({}, n.incidents.get("stall", 0))])
+    family("stalls_total", "counter", "Stalls that were captured.", [({}, n.incidents.get(Reason.STALL, 0))])
     family("pauses_total", "counter", "Stalls after which the job resumed by itself.", [({}, n.pauses)])
     family(
         "incidents_total",

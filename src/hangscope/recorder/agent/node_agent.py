@@ -16,19 +16,19 @@ from pathlib import Path
 
 from hangscope.incident.layout import VERDICT_JSON
 from hangscope.processes import linux_process
-from hangscope.recorder.agent.capture_log import CaptureLog
 from hangscope.recorder.agent.captures import Captures
 from hangscope.recorder.agent.conclusions import Conclusions
 from hangscope.recorder.agent.desync.desync_watch import DesyncWatch
 from hangscope.recorder.agent.dump_watch import DumpWatch
 from hangscope.recorder.agent.end_ranks import RankEnder
+from hangscope.recorder.agent.incidents import Incidents
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.lingering_ranks import LingeringRanks
 from hangscope.recorder.agent.metrics import Metrics
 from hangscope.recorder.agent.never_seen import one_rank_a_run
 from hangscope.recorder.agent.node_status import StatusWriter
 from hangscope.recorder.agent.on_hang import OnHang
-from hangscope.recorder.agent.recovery import MAY_RECOVER, RecoveredStalls, Recovery
+from hangscope.recorder.agent.recovery import RecoveredStalls, Recovery
 from hangscope.recorder.agent.stall_watch import StallWatch
 from hangscope.recorder.agent.startup_report import StartupReport
 from hangscope.recorder.agent.watcher import Trouble, Watcher
@@ -39,6 +39,7 @@ from hangscope.recorder.live.rank_activity import RankActivity
 from hangscope.recorder.live.two_samples import TwoSamples
 from hangscope.recorder.rundir import peer_files, run_directory
 from hangscope.recorder.rundir.node_answers import NodeAnswers
+from hangscope.recorder.rundir.reasons import MAY_RECOVER, Reason
 from hangscope.recorder.rundir.run_directory import RunFolders
 from hangscope.sources.net_counters import capture as net_counters
 from hangscope.verdict_words import still_runs
@@ -50,7 +51,7 @@ STILL_S = 3.0
 WITHOUT_HANDLE_S = 0.3
 """The longest sleep where the end of a rank does not wake us (Linux before 5.3)."""
 MAX_INCIDENTS = 10
-GIVES_UP = ("watchdog", "dump-file")
+GIVES_UP = (Reason.WATCHDOG, Reason.DUMP_FILE)
 """Reasons that come from PyTorch itself: soon there will be nobody left to ask."""
 
 
@@ -102,7 +103,7 @@ class Agent:
         self._move_logs = move_logs
         self._max_incidents = 0 if options.only_looks else options.max_incidents
         polling = Polling(sockets, options.stall_after, node.boxes, options.look_every, tasks_are_ranks=attached)
-        log = CaptureLog()
+        log = Incidents()
         recovery = Recovery(polling)
         recovered = RecoveredStalls()
         activity = RankActivity()
@@ -251,11 +252,11 @@ class Agent:
         failure = self._watcher.bad_end(self._ender.pids)
         if failure is None and status is None:
             return None  # how it ended is not known, and no rank is known to have failed
-        return Trouble("rank-exit", failure or f"the command ended with status {status}")
+        return Trouble(Reason.RANK_EXIT, failure or f"the command ended with status {status}")
 
     def _standstill(self) -> Trouble | None:
         waits = self._stalls.standstill()
-        return None if waits is None else Trouble("stall", f"{waits} when SIGTERM came")
+        return None if waits is None else Trouble(Reason.STALL, f"{waits} when SIGTERM came")
 
     def _take_inventory(self) -> None:
         """Once, beside the start of the job: it must not wait for nvidia-smi. The counters first: they move."""
@@ -387,7 +388,7 @@ class Agent:
         if trouble is not None and self._is_worth_a_capture(trouble, captured_as):
             self._capture_hang(trouble)
         elif self._log.times(hang) == 1 and self._ender.stopped_working(self._captures):
-            self._capture_hang(Trouble("stall", "the rank that the others wait for works no longer"))
+            self._capture_hang(Trouble(Reason.STALL, "the rank that the others wait for works no longer"))
         elif trouble is None and self._desync is not None:
             self._keep_desync(self._desync)
 
@@ -421,7 +422,7 @@ class Agent:
         request = run_directory.marked(incident)
         if request is None or self._captures.reason(incident) is not None:
             return None
-        return Trouble(request.reason or "stall", request.detail)
+        return Trouble(request.reason or Reason.STALL, request.detail)
 
     def _is_worth_a_capture(self, trouble: Trouble, captured_as: str | None) -> bool:
         """A hang is captured once. Once more when PyTorch itself gives up: soon there will be nobody left to ask."""

@@ -13,7 +13,7 @@ from typing import Any
 from hangscope import engine_roles
 from hangscope.processes import linux_process
 from hangscope.recorder.agent import announced_pauses
-from hangscope.recorder.agent.capture_log import CaptureLog
+from hangscope.recorder.agent.incidents import Incidents
 from hangscope.recorder.agent.job_events import JobEvents
 from hangscope.recorder.agent.metrics import Metrics, Numbers
 from hangscope.recorder.agent.never_seen import nodes_announced
@@ -43,7 +43,7 @@ class StatusWriter:
         polling: Polling,
         activity: RankActivity,
         events: JobEvents,
-        log: CaptureLog,
+        log: Incidents,
         metrics: Metrics | None = None,
     ) -> None:
         self._folders = folders
@@ -188,7 +188,7 @@ def _groups(rank: WatchedRank) -> _GroupFacts:
     return found
 
 
-def numbers(polling: Polling, log: CaptureLog, *, ended: bool) -> Numbers:
+def numbers(polling: Polling, log: Incidents, *, ended: bool) -> Numbers:
     """What the metrics show."""
     living = polling.living
     now_ns = time.time_ns()
@@ -206,6 +206,6 @@ def numbers(polling: Polling, log: CaptureLog, *, ended: bool) -> Numbers:
         threshold_s=polling.threshold(),
         incidents=log.reasons(),
         verdicts=log.kinds(),
-        pauses=len(log.pauses),
+        pauses=log.pauses,
         job_ended=ended,
     )

@@ -15,8 +15,6 @@ from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.unfinished_ops import ProgressSample
 from hangscope.recorder.live.watched_rank import WatchedRank
 
-MAY_RECOVER = ("stall", "watchdog", "dump-file")
-"""Reasons of captures after which the job may go on by itself."""
 MOVES_S = 1.5
 """So long every rank must be seen to move: a rank whose peer was ended moves too, and dies."""
 TIMES_BEFORE = 2.0

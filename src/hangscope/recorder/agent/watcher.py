@@ -13,12 +13,13 @@ from hangscope.recorder.agent.stall_watch import StallWatch
 from hangscope.recorder.live.job_pace import JobPace
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.watched_rank import WatchedRank
+from hangscope.recorder.rundir.reasons import Reason
 
 _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
 
 
 class Trouble(NamedTuple):
-    """`reason` is one of docs/run.md's, `detail` says what was seen."""
+    """`reason` is a `Reason`, or what another node's mark says; `detail` says what was seen."""
 
     reason: str
     detail: str
@@ -45,17 +46,17 @@ class Watcher:
         excused = captured or self._events.asked_to_end or self.interrupted()
         bad_end = None if excused else self.bad_end(ended_by_us)
         if bad_end is not None:
-            return Trouble("rank-exit", bad_end)
+            return Trouble(Reason.RANK_EXIT, bad_end)
         now = time.monotonic()
         stall = self._stalls.stall(known_stalled)
         if stall is not None and not any(rank.is_ending(now) for rank in self._polling):
-            return Trouble("stall", stall)
+            return Trouble(Reason.STALL, stall)
         alarm = self._events.take_alarm()
         if alarm is not None:
-            return Trouble("watchdog", alarm)
+            return Trouble(Reason.WATCHDOG, alarm)
         dumps = self._dumps.fresh(self._polling)
         if dumps:
-            return Trouble("dump-file", f"PyTorch wrote {dumps[0].name}")
+            return Trouble(Reason.DUMP_FILE, f"PyTorch wrote {dumps[0].name}")
         return None
 
     def forget_attempt(self) -> None:

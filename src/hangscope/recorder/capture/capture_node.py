@@ -6,7 +6,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -84,27 +84,15 @@ class NodeCapture:
     _sources: dict[str, list[str]] = field(default_factory=dict)
     """Source → the files that it saved."""
     _cores: gpu_cores.CoresTaken | None = None
-    _others: EngineProcesses = field(init=False)
+    _others: EngineProcesses = field(default_factory=lambda: EngineProcesses(None, ()))
 
-    def continue_from(self, before: NodeCapture) -> None:
-        """This is another capture of the same hang: what the first one saw of a process stays."""
-        self.reason = before.reason
-        self.detail = before.detail
-        self.captured_at = before.captured_at
-        self.begun = before.begun
-        self._begun_at = before._begun_at
-        self._settings = before._settings
-        self._rights = before._rights
-        self._rows = before._rows
-        self._usage = before._usage
-        self._of_ranks = before._of_ranks
-        self._cores = before._cores
-        self._sources = before._sources
-        self._role_of = before._role_of
-        self._others = before._others
+    def again(self, ranks: Sequence[WatchedRank], look: Look | None) -> NodeCapture:
+        """Another capture of the same hang: what this one saw of a process stays."""
+        return replace(self, ranks=tuple(ranks), look=look, _complete=False)
 
     def __post_init__(self) -> None:
-        self._others = EngineProcesses(self.node.command, frozenset(rank.process.pid for rank in self.ranks))
+        if not self._others.looked:
+            self._others = EngineProcesses(self.node.command, frozenset(rank.process.pid for rank in self.ranks))
 
     def take(self) -> None:
         """Everything, in at most DEADLINE_S. A source that does not come back in time is a gap."""

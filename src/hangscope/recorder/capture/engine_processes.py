@@ -19,6 +19,8 @@ class EngineProcesses:
     """Of those below the command, all but the ranks, as they were when the capture began."""
 
     def __init__(self, command: int | None, ranks: Collection[int]) -> None:
+        self.looked = command is not None
+        """Whether there was a command to look below."""
         found = process_roles.roles_below(command) if command is not None else {}
         self._roles = {pid: role for pid, role in list(found.items()) if pid not in ranks}
         self._states = {pid: stat.state for pid in self._roles if (stat := linux_process.stat(pid)) is not None}

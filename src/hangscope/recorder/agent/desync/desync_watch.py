@@ -23,10 +23,10 @@ from hangscope.recorder.capture.node_facts import NodeFacts
 from hangscope.recorder.live.looks import Look
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.rundir import peer_files, run_directory
+from hangscope.recorder.rundir.reasons import Reason
 from hangscope.recorder.rundir.run_directory import PeerAgent, RunFolders
 from hangscope.safeio.safe_files import make_folder, remove_tree, write_below
 
-REASON = "desync"
 AGAIN_S = 20.0
 """A suspicion is looked at again so soon."""
 LEAST_BETWEEN = 12
@@ -128,7 +128,7 @@ class DesyncWatch:
         remove_tree(own)
         node_dir = NodeDir(place, own)
         ranks = tuple(self._polling)
-        capture = NodeCapture(node_dir, self._node, ranks, REASON, "", self._ended, look=look)
+        capture = NodeCapture(node_dir, self._node, ranks, Reason.DESYNC, "", self._ended, look=look)
         capture.take_look()
         node_dir.write_json(LOOK, {"at": look.at})
 
@@ -178,7 +178,7 @@ class DesyncWatch:
                 return
             self._said.add(key)
             headline = str(verdict.value.get("headline") or "")
-            self._found = Trouble(REASON, f"the ranks have come apart: {headline}"), look
+            self._found = Trouble(Reason.DESYNC, f"the ranks have come apart: {headline}"), look
         else:
             self._suspected = key
             self._suspected_at = look.launched
