@@ -26,7 +26,8 @@ from hangscope.server.retention import clear_expired
 from hangscope.server.store.blob_store import BlobFolder
 from hangscope.server.store.tables import AUDIT, BLOBS, INCIDENTS, WORK
 from hangscope.server.web.guard import Guard, Rate
-from hangscope.server.web.webhooks import OLDEST_S, is_inside, is_signed, message, send, signature
+from hangscope.server.web.messages import message
+from hangscope.server.web.webhooks import OLDEST_S, is_inside, is_signed, send, signature
 from hangscope.verdict_words import is_trouble
 from kits.fleet import RunningServer, access, bundle, push_value, running_server, sha
 
@@ -419,16 +420,23 @@ def test_webhooks_have_the_shapes_that_others_read() -> None:
             {"kind": "rank", "name": "2", "role": "culprit"},
         ],
     }
-    slack = json.loads(message("slack", "new", incident, "http://x"))["text"]
+    value = json.loads(message("slack", "new", incident, "http://x"))
+    slack = value["text"]
     assert "<!channel>" not in slack
     assert "<http://x/incidents/7|open>" in slack
+    buttons = {each["text"]["text"]: each["url"] for each in value["blocks"][-1]["elements"]}
+    assert buttons == {"open": "http://x/incidents/7", "node": "http://x/nodes/n1"}
+    assert {"type": "mrkdwn", "text": "*node*\nn1"} in value["blocks"][1]["fields"]
     (alert,) = json.loads(message("alertmanager", "new", incident, "http://x"))
     assert alert["labels"] == {
         "alertname": "HangscopeIncident",
         "cluster": "west",
+        "node": "n1",
         "kind": "absent",
+        "severity": "critical",
         "fingerprint": "hs1:0",
     }
+    assert alert["endsAt"] > "1970-01-03"
     assert alert["annotations"]["nodes"] == "n1"
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, delete, exists, func, or_, select, update
 
 from hangscope.server.intake import budgets as project_budgets
-from hangscope.server.store import audit_log, work_queue
+from hangscope.server.store import audit_log, outbox, work_queue
 from hangscope.server.store.blob_store import BlobStore
 from hangscope.server.store.database import Database
 from hangscope.server.store.tables import (
@@ -53,6 +53,7 @@ def clear_expired(database: Database, blobs: BlobStore, now: float | None = None
             project_budgets.recount(connection, project.id)
     with database.write() as connection:
         audit_log.forget_old(connection, now)
+        outbox.forget_old(connection, now)
         connection.execute(delete(SESSIONS).where(SESSIONS.c.expires_at < now))
     return gone
 

@@ -10,6 +10,9 @@ from hangscope.diagnosis.evidence.training_thread import Stacks
 from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.model import Frame, Job
 
+OF_CALLS = frozenset(("mismatch",))
+"""Kinds that are about a call, and not about where a rank is."""
+
 
 def culprit_frame(verdict: Diagnosis, job: Job) -> Frame | None:
     """Where in the user's code the culprit is, as the headline says it; else by its stack, its exception, or where the
@@ -17,12 +20,14 @@ def culprit_frame(verdict: Diagnosis, job: Job) -> Frame | None:
 
     Of several culprits the function that most of them are in.
     """
+    called = user_frame(verdict.operation.frames) if verdict.operation is not None else None
+    if called is not None and str(verdict.kind) in OF_CALLS:
+        return called  # what was skipped, added or called otherwise: where the odd rank is now is the next call
     stacks = Stacks(job)
     found = [c.where.frame for c in verdict.culprits if c.where is not None]
     found = found or [frame for c in verdict.culprits if (frame := _of_rank(job, stacks, c.rank)) is not None]
-    if not found and verdict.operation is not None:
-        called = user_frame(verdict.operation.frames)
-        found = [called] if called is not None else []
+    if not found and called is not None:
+        found = [called]
     if not found:
         return None
     counts = Counter((frame.name, frame.filename) for frame in found)

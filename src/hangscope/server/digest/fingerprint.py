@@ -40,6 +40,8 @@ OF_MACHINES = frozenset(("gpu", "network", "frozen", "dead", "resources"))
 """Kinds that say nothing about the program, unless the rank raised where it was."""
 _OF_PLACES = frozenset(("gpu", "network", "slow"))
 """Kinds of which two are one where they happened in one place."""
+_OF_STEPS = "shift"
+"""Ranks are whole steps apart: in which function that shows first is chance."""
 
 
 def fingerprint(
@@ -76,6 +78,8 @@ def completed(parts: Mapping[str, str], program: str = "", cluster: str = "") ->
     used = dict.fromkeys(PARTS, "") | {"kind": known["kind"], "cause": known["cause"]}
     if known["kind"] in _OF_PLACES and place and not (known["kind"] in OF_MACHINES and known["function"]):
         used |= {"place": place}
+    elif known["kind"] == _OF_STEPS:
+        used |= {"program": program}
     else:
         used |= {"program": program, "function": known["function"]}
         if not known["function"] and known["kind"] not in OF_MACHINES:
@@ -93,7 +97,8 @@ def program_of(job: str) -> str:
         word for word in words if not word.isdigit()
     ]
     if kept:
-        kept[-1] = kept[-1].rstrip("0123456789") or kept[-1]
+        bare = kept[-1].rstrip("0123456789")
+        kept[-1] = bare if len(bare) > 2 else kept[-1]  # run12 is a counter, v2 and 7b are not
     return "-".join(kept)[:100]
 
 

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hangscope.diagnosis.verdict import Diagnosis, LogFact, SeenIn
+from hangscope.diagnosis.verdict import Culprit, Diagnosis, LogFact, SeenIn
 from hangscope.failure_kinds import FailureKind
 from hangscope.model import Job
 from hangscope.server.digest.culprit_code import culprit_frame, module_name
@@ -43,12 +43,19 @@ def _places(verdict: Diagnosis) -> list[str]:
         return [plain.clean(end, 80) for end in ends if end]
     of_gpu = str(verdict.kind) == "gpu"
     found = {
-        plain.clean(f"{each.node} {each.gpu}" if each.gpu and of_gpu else each.node, 120)
+        plain.clean(f"{each.node} {_slot(each)}" if of_gpu else each.node, 120)
         for each in verdict.culprits
         if each.node
     }
     found |= {plain.clean(each.node, 120) for each in verdict.unranked if each.node}
     return sorted(found) if len(found) <= _MOST_PLACES else []
+
+
+def _slot(culprit: Culprit) -> str:
+    """Which GPU of its node, as far as anything says so."""
+    if culprit.gpu:
+        return culprit.gpu
+    return "" if culprit.local_rank is None else f"local rank {culprit.local_rank}"
 
 
 def _raised_type(verdict: Diagnosis, job: Job) -> str:

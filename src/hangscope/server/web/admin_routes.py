@@ -14,10 +14,10 @@ from starlette.concurrency import run_in_threadpool
 from hangscope.errors import InputError
 from hangscope.server.digest import issue_groups
 from hangscope.server.retention import delete_incident, digest_again
-from hangscope.server.store import access_tokens
+from hangscope.server.store import access_tokens, outbox, work_queue
 from hangscope.server.store.access_tokens import Access
 from hangscope.server.store.audit_log import write_down
-from hangscope.server.store.tables import AUDIT, PROJECTS, TOKENS, USAGE, WEBHOOKS
+from hangscope.server.store.tables import AUDIT, DELIVERIES, PROJECTS, TOKENS, USAGE, WEBHOOKS, WORK
 from hangscope.server.web import answers
 from hangscope.server.web.bodies import IssueChange, NewToken, NewWebhook, Retention, described, taken
 from hangscope.server.web.guard import Admin, Number, Reader, Refusal, Triager
@@ -51,10 +51,13 @@ def act_on_issue(
         if not value.fingerprint:
             raise InputError("`fingerprint` is the one that gets an issue of its own")
         return {"issue": issue_groups.split(connection, project, value.fingerprint, who)}
+    now = time.time()
     if action == "mute":
+        outbox.tell(connection, project, "muted", f"issue {issue_id} at {now:.0f}", now, about={"issue": issue_id})
         until = None if value.days is None else time.time() + value.days * 86400
         issue_groups.mute(connection, project, issue_id, until, who)
     elif action == "resolve":
+        outbox.tell(connection, project, "resolved", f"issue {issue_id} at {now:.0f}", now, about={"issue": issue_id})
         issue_groups.resolve(connection, project, issue_id, who)
     else:
         issue_groups.reopen(connection, project, issue_id, who)
@@ -170,6 +173,74 @@ async def new_webhook(
         return {"id": connection.execute(made).scalar_one(), "secret": secret}
 
     return await _write(request, make)
+
+
+@router.post("/webhooks/{webhook_id}/test", status_code=202, response_model=answers.Queued)
+async def test_webhook(webhook_id: Number, request: Request, access: Admin) -> dict[str, int]:
+    """Have a message sent there that says that it is a test. What came of it is among the deliveries."""
+
+    def work(connection: Connection) -> dict[str, int]:
+        now = time.time()
+        subject = f"test at {now:.3f}"
+        count = outbox.tell(connection, access.project_id, outbox.TEST, subject, now, webhook_id=webhook_id)
+        if not count:
+            raise Refusal(404, "there is no such webhook in this project")
+        return {"queued": count}
+
+    done = await _write(request, work)
+    request.app.state.wake()
+    return done
+
+
+@router.get("/deliveries", response_model=answers.Deliveries)
+def deliveries(
+    request: Request,
+    access: Admin,
+    webhook: Number | None = None,
+    state: Literal["", "waiting", "delivered", "failed"] = "",
+    before_id: Number | None = None,
+    limit: int = Query(200, ge=1, le=1000),
+) -> dict[str, Any]:
+    """What was sent to webhooks, what waits, and what was given up with its problem; the newest first."""
+    names = ("id", "webhook_id", "incident_id", "event", "subject", "created_at", "delivered_at", "problem", "attempts")
+    waits = select(WORK.c.subject).where(WORK.c.kind == work_queue.DELIVER)
+    is_waiting = DELIVERIES.c.id.in_(waits)
+    asked = (
+        select(*(DELIVERIES.c[name] for name in names), is_waiting.label("waiting"))
+        .join(WEBHOOKS, WEBHOOKS.c.id == DELIVERIES.c.webhook_id)
+        .where(WEBHOOKS.c.project_id == access.project_id)
+    )
+    if webhook is not None:
+        asked = asked.where(DELIVERIES.c.webhook_id == webhook)
+    if before_id is not None:
+        asked = asked.where(DELIVERIES.c.id < before_id)
+    if state == "delivered":
+        asked = asked.where(DELIVERIES.c.delivered_at.is_not(None))
+    elif state:
+        asked = asked.where(DELIVERIES.c.delivered_at.is_(None), is_waiting if state == "waiting" else ~is_waiting)
+    with request.app.state.database.read() as connection:
+        found = [dict(row._mapping) for row in connection.execute(asked.order_by(DELIVERIES.c.id.desc()).limit(limit))]
+    for each in found:
+        waiting = each.pop("waiting")
+        each["state"] = "delivered" if each["delivered_at"] is not None else "waiting" if waiting else "failed"
+    more = {"webhook": webhook, "state": state, "limit": limit, "before_id": found[-1]["id"] if found else None}
+    following = answers.following("/api/v1/deliveries", more) if len(found) == limit else None
+    return {"deliveries": found, "next": following}
+
+
+@router.post("/deliveries/{delivery_id}/retry", status_code=202, response_model=answers.Queued)
+async def retry(delivery_id: Number, request: Request, access: Admin) -> dict[str, int]:
+    """Send one once more, now."""
+
+    def work(connection: Connection) -> dict[str, int]:
+        if not outbox.again(connection, access.project_id, delivery_id):
+            raise Refusal(404, "there is no such delivery in this project")
+        write_down(connection, access, "retry delivery", str(delivery_id))
+        return {"queued": 1}
+
+    done = await _write(request, work)
+    request.app.state.wake()
+    return done
 
 
 @router.delete("/webhooks/{webhook_id}", response_model=answers.Deleted)

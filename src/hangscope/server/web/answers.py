@@ -200,6 +200,16 @@ class WebhookMade(Answer):
     secret: str
 
 
+class Queued(Answer):
+    queued: int
+
+
+class Deliveries(Page):
+    """`state` of each: waiting, delivered, or failed with its `problem` and how often it was tried."""
+
+    deliveries: list[dict[str, Any]]
+
+
 class Kept(Answer):
     days: int | None
 

@@ -9,10 +9,11 @@ from xml.etree import ElementTree
 
 from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, Response
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 
+from hangscope.server.store import work_queue
 from hangscope.server.store.access_tokens import Access
-from hangscope.server.store.tables import INCIDENTS, ISSUES, JOBS, WORK
+from hangscope.server.store.tables import DELIVERIES, INCIDENTS, ISSUES, JOBS, WEBHOOKS, WORK
 from hangscope.server.web import answers, lists
 from hangscope.server.web.guard import Reader
 
@@ -48,6 +49,8 @@ def _metrics(request: Request, access: Access) -> Iterator[str]:
             .join(WORK, WORK.c.subject == INCIDENTS.c.id)
             .where(mine, WORK.c.kind == "digest")
         ).scalar()
+    yield from _suspects(request, access)
+    yield from _deliveries(request, access)
     yield "# HELP hangscope_incidents Incidents by state and kind."
     yield "# TYPE hangscope_incidents gauge"
     for state, kind, count in counts:
@@ -62,6 +65,42 @@ def _metrics(request: Request, access: Access) -> Iterator[str]:
     yield "# HELP hangscope_oldest_waiting_seconds How long the oldest accepted incident waits for its diagnosis."
     yield "# TYPE hangscope_oldest_waiting_seconds gauge"
     yield f"hangscope_oldest_waiting_seconds {0 if oldest is None else max(0.0, time.time() - oldest):.1f}"
+
+
+def _suspects(request: Request, access: Access) -> Iterator[str]:
+    found = request.app.state.history.suspects(access.project_id)["suspects"]
+    proposed = [each for each in found if each["proposed"]]
+    yield "# HELP hangscope_suspects Machines and code that history suspects."
+    yield "# TYPE hangscope_suspects gauge"
+    yield f'hangscope_suspects{{state="proposed"}} {len(proposed)}'
+    yield f'hangscope_suspects{{state="watched"}} {sum(bool(each.get("watched")) for each in found)}'
+    yield "# HELP hangscope_suspect Who is proposed to be taken out, with its odds."
+    yield "# TYPE hangscope_suspect gauge"
+    for each in proposed:
+        names = {"kind": each["kind"], "name": each["name"], "cluster": each["cluster"], "node": each["node"] or ""}
+        labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in names.items())
+        yield f"hangscope_suspect{{{labels}}} {min(each['odds'], 1e9):.6g}"
+
+
+def _deliveries(request: Request, access: Access) -> Iterator[str]:
+    waits = DELIVERIES.c.id.in_(select(WORK.c.subject).where(WORK.c.kind == work_queue.DELIVER))
+    state = case((DELIVERIES.c.delivered_at.is_not(None), "delivered"), (waits, "waiting"), else_="failed")
+    with request.app.state.database.read() as connection:
+        counted = connection.execute(
+            select(state.label("state"), func.count())
+            .join(WEBHOOKS, WEBHOOKS.c.id == DELIVERIES.c.webhook_id)
+            .where(WEBHOOKS.c.project_id == access.project_id)
+            .group_by(state)
+        )
+        counts = {row[0]: row[1] for row in counted}
+    yield "# HELP hangscope_deliveries Messages to webhooks of the last 30 days, by what came of them."
+    yield "# TYPE hangscope_deliveries gauge"
+    for name in ("delivered", "waiting", "failed"):
+        yield f'hangscope_deliveries{{state="{name}"}} {counts.get(name, 0)}'
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
 
 
 @router.get(

@@ -14,23 +14,23 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import urlsplit
 
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 
 from hangscope.__about__ import __version__
 from hangscope.errors import InputError
 from hangscope.server.intake import plain_values as plain
 from hangscope.server.store import work_queue
 from hangscope.server.store.database import Database
-from hangscope.server.store.tables import DELIVERIES, INCIDENTS, WEBHOOKS
+from hangscope.server.store.tables import DELIVERIES, PROJECTS, WEBHOOKS
 from hangscope.server.store.work_queue import Lease
 from hangscope.server.web import lists
+from hangscope.server.web.messages import message
 
 SHAPES = ("json", "slack", "alertmanager")
 ATTEMPTS = 8
@@ -48,76 +48,62 @@ class WebhookSender:
     private: bool = False
 
     def work(self, lease: Lease) -> None:
-        with self.database.read() as connection:
-            row = connection.execute(
-                select(DELIVERIES.c.event, DELIVERIES.c.incident_id, WEBHOOKS)
-                .join(WEBHOOKS, WEBHOOKS.c.id == DELIVERIES.c.webhook_id)
-                .where(DELIVERIES.c.id == lease.subject)
-            ).first()
-            incident = None
-            if row is not None:
-                project = connection.execute(
-                    select(INCIDENTS.c.project_id).where(INCIDENTS.c.id == row.incident_id)
-                ).scalar()
-                incident = lists.incident(connection, project or 0, row.incident_id)
-        if row is None or incident is None:
-            problem = ""
-        else:
-            try:
-                body = message(row.shape, row.event, incident, self.base_url)
-                problem = send(row.url, row.secret, body, private=self.private)
-            except (ValueError, TypeError, KeyError) as error:  # a message that cannot be made is tried no oftener
-                problem = f"{type(error).__name__}: {error}"
+        now = time.time()
+        try:
+            with self.database.read() as connection:
+                row, body = _composed(connection, lease.subject, self.base_url, now)
+            problem = "" if row is None else send(row.url, row.secret, body, private=self.private)
+        except (ValueError, TypeError, KeyError) as error:  # a message that cannot be made is tried no oftener
+            problem = f"{type(error).__name__}: {error}"
         self._note(lease, problem)
 
     def _note(self, lease: Lease, problem: str) -> None:
         same = DELIVERIES.c.id == lease.subject
+        tried = {"attempts": DELIVERIES.c.attempts + 1}
         with self.database.write() as connection:
             if not problem:
-                connection.execute(update(DELIVERIES).where(same).values(delivered_at=time.time(), problem=None))
+                values = {"delivered_at": time.time(), "problem": None, **tried}
+                connection.execute(update(DELIVERIES).where(same).values(**values))
             else:
-                connection.execute(update(DELIVERIES).where(same).values(problem=plain.clean(problem, 500)))
+                connection.execute(update(DELIVERIES).where(same).values(problem=plain.clean(problem, 500), **tried))
             if problem and lease.failures + 1 < ATTEMPTS:
                 work_queue.put_back(connection, lease)
             else:
                 work_queue.finish(connection, lease)
 
 
-def message(shape: str, event: str, incident: Mapping[str, Any], base_url: str) -> bytes:
-    """The request's body. Labels are what stays the same from hang to hang; job, rank and node are annotations."""
-    link = f"{base_url}/incidents/{incident['id']}"
-    headline = incident["headline"] or "an incident"
-    said = {"new": "new hang", "reopened": "hang is back", "again": "hang again"}.get(event, event)
-    if shape == "slack":
-        text = f"*{said}*: {_slack(headline)} (job {_slack(incident['job'] or 'unknown')}) <{link}|open>"
-        return json.dumps({"text": text}).encode()
-    accused = {
-        kind: [each["name"] for each in incident["accused"] if each["kind"] == kind] for kind in ("node", "rank")
-    }
-    if shape == "alertmanager":
-        labels = {
-            "alertname": "HangscopeIncident",
-            "cluster": incident["cluster"] or "",
-            "kind": incident["kind"] or "unknown",
-            "fingerprint": incident["fingerprint"] or "",
-        }
-        annotations = {
-            "summary": headline,
-            "job": incident["job"] or "",
-            "nodes": " ".join(accused["node"]),
-            "ranks": " ".join(accused["rank"]),
-        }
-        at = datetime.fromtimestamp(incident["happened_at"], timezone.utc).isoformat()
-        return json.dumps(
-            [{"labels": labels, "annotations": annotations, "startsAt": at, "generatorURL": link}]
-        ).encode()
-    value = {"event": event, "url": link, "incident": dict(incident)}
-    return json.dumps({"schema": "hangscope.webhook/1", **value}).encode()
+def _composed(connection: Connection, delivery_id: int, base_url: str, now: float) -> tuple[Any, bytes]:
+    """The webhook with what it is sent; None where what it is about is gone."""
+    row = connection.execute(
+        select(DELIVERIES.c.event, DELIVERIES.c.incident_id, DELIVERIES.c.about, WEBHOOKS, PROJECTS.c.name)
+        .join(WEBHOOKS, WEBHOOKS.c.id == DELIVERIES.c.webhook_id)
+        .join(PROJECTS, PROJECTS.c.id == WEBHOOKS.c.project_id)
+        .where(DELIVERIES.c.id == delivery_id)
+    ).first()
+    if row is None:
+        return None, b""
+    about = json.loads(row.about)
+    incident = issue = None
+    incidents: list[dict[str, Any]] = []
+    if row.incident_id is not None:
+        incident = _incident(connection, row, row.incident_id)
+        if incident is None:
+            return None, b""
+    if "issue" in about:
+        issue = lists.issue(connection, row.project_id, about["issue"])
+        if issue is None:
+            return None, b""
+        few = lists.incidents(connection, row.project_id, lists.Filters(issue=issue["id"]), lists.MOST)
+        found = [_incident(connection, row, each["id"]) for each in few] if row.shape == "alertmanager" else []
+        incidents = [each for each in found if each is not None]
+    suspect = {**about["suspect"], "project": row.name} if "suspect" in about else None
+    body = message(row.shape, row.event, incident, base_url, suspect=suspect, issue=issue, incidents=incidents, now=now)
+    return row, body
 
 
-def _slack(text: str) -> str:
-    """Slack reads these three characters as markup."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def _incident(connection: Connection, row: Any, incident_id: int) -> dict[str, Any] | None:
+    found = lists.incident(connection, row.project_id, incident_id)
+    return None if found is None else {**found, "project": row.name}
 
 
 def signature(secret: str, at: int, body: bytes) -> str:
