@@ -86,7 +86,7 @@ def make(database: Database, project_id: int, covers: str, now: float) -> Summar
     value = described(past, suspects(past, now), only)
     try:
         with database.write() as connection:
-            value["told"] = suspect_messages.tell(connection, project_id, value, now)
+            value["announced"] = suspect_messages.tell(connection, project_id, value, now)
             row = {"made_at": now, "covers": covers, "leased_until": 0.0, "value": json.dumps(value)}
             if not insert_new(connection, SUMMARIES, {"project_id": project_id, **row}):
                 same = SUMMARIES.c.project_id == project_id

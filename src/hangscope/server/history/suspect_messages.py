@@ -19,14 +19,14 @@ _KEPT = ("kind", "name", "cluster", "label", "node", "says", "odds", "named", "j
 
 
 def tell(connection: Connection, project_id: int, value: Mapping[str, Any], now: float) -> dict[str, Any]:
-    """Queue what changed against the summary before; returns who everybody has been told of, to be kept in this one."""
+    """Queue what changed against the summary before; returns who was announced, to be kept in this one."""
     before = connection.execute(
         select(SUMMARIES.c.value).where(SUMMARIES.c.project_id == project_id).with_for_update()
     ).scalar()
-    told: dict[str, Any] = json.loads(before).get("told", {}) if before else {}
+    announced: dict[str, Any] = json.loads(before).get("announced", {}) if before else {}
     now_there = {f"{each['kind']} {each['label']}": each for each in value["suspects"]}
     kept = {}
-    for key, suspect in told.items():
+    for key, suspect in announced.items():
         found = now_there.get(key)
         if found is not None and (found["proposed"] or found["odds"] >= STILL_ODDS):
             kept[key] = suspect
