@@ -83,6 +83,18 @@ ROWS: tuple[Wording, ...] = (
         page="jax-failed-to-send-rpc-to-coordination-service",
     ),
     Wording(
+        FailureKind.PORT_TAKEN,
+        r"Failed to add port to server: No address added out of total \d+ resolved for '(?P<name>\S{1,80}):(?P<port>\d{1,5})'",
+        ("Failed to add port to server",),
+        "E1119 22:13:22.912737   21419 add_port.cc:83] Failed to add port to server: No address added out of total 1 resolved "
+        "for '[::]:39369'",
+        "jaxlib 0.10.2; process 0 of a job of our own, whose coordinator's port was taken; 2026",
+        library="JAX",
+        detail="port {port}",
+        explains=True,
+        of_writer=True,
+    ),
+    Wording(
         FailureKind.INIT_TIMEOUT,
         r"waited too long for some tasks to show up|RPC: /(?:xla\.coordination|tensorflow)\.CoordinationService/RegisterTask",
         ("waited too long for some tasks", "CoordinationService/RegisterTask"),

@@ -239,6 +239,13 @@ READ_ELSEWHERE: tuple[Wording, ...] = (
     ),
     _row(
         FailureKind.SIGNAL,
+        "absl",
+        ("*** SIG",),
+        "*** SIGSEGV (@(nil)), see go/stacktraces#s15 received by PID 11743 (TID 12350) on cpu 17; stack trace: ***",
+        "absl's and glog's failure handlers, in JAX, TPU and Ray; 2019-2026",
+    ),
+    _row(
+        FailureKind.SIGNAL,
         "Kubernetes",
         ("Exit Code: ",),
         "      Exit Code:    137",

@@ -184,3 +184,17 @@ def test_native_frames_stay_in_a_bundle_of_evidence_alone() -> None:
     out = io.BytesIO()
     assert keep_evidence(io.BytesIO(NATIVE.encode()), out)
     assert b"cudaLaunchKernel" in out.getvalue()
+
+
+DEBUG_SERVER = """=== Rank {}: http://gpu-7:42151/handler/dump_traceback? ===
+Thread 0x00007f2a (most recent call first):
+  File "/job/data.py", line 12 in load_shard
+  File "/job/train.py", line 60 in <module>
+
+"""
+
+
+def test_stacks_of_the_debug_server_have_their_rank() -> None:
+    """torch.distributed.debug writes every rank's stack into one file, each behind a header of its own."""
+    found = stacks("".join(DEBUG_SERVER.format(rank) for rank in (3, 0)), "stacks_20261118_023011.txt")
+    assert [(each.rank, each.frames[0].name) for each in found] == [(3, "load_shard"), (0, "load_shard")]

@@ -31,6 +31,30 @@ IN_USER_CODE = thread(("/job/train.py", 8, "exchange"), ("/job/train.py", 3, "<m
 IN_FORWARD = thread(("/job/model.py", 8, "forward"), (f"{TORCH}/distributed/fsdp/x.py", 5, "f"), ("/job/t.py", 3, "m"))
 
 
+JAX = "/env/lib/python3.12/site-packages/jax"
+IN_ALLGATHER = thread(
+    (f"{JAX}/experimental/multihost_utils.py", 134, "_handle_array_process_allgather"),
+    (f"{JAX}/_src/tree_util.py", 399, "tree_map"),
+    (f"{JAX}/experimental/multihost_utils.py", 159, "process_allgather"),
+    ("/job/train.py", 16, "<module>"),
+)
+IN_INITIALIZE = thread((f"{JAX}/_src/distributed.py", 173, "initialize"), ("/job/train.py", 5, "<module>"))
+READS_A_VALUE = thread(
+    (f"{JAX}/_src/array.py", 642, "_value"), (f"{JAX}/_src/array.py", 300, "__float__"), ("/job/train.py", 9, "main")
+)
+RUNS_JAX = thread((f"{JAX}/_src/numpy/ufuncs.py", 12, "add"), ("/job/train.py", 9, "main"))
+
+
+def test_jax_waits_for_all_processes_and_for_values() -> None:
+    """Nothing of torch is in these processes: the frames of JAX say who waits for whom."""
+    gathers, joins = wait_in(IN_ALLGATHER), wait_in(IN_INITIALIZE)
+    assert gathers is not None and (gathers.call, gathers.polls, gathers.on_gpu) == ("process_allgather", True, False)
+    assert joins is not None and joins.in_init
+    reads = find_wait(parse_stacks([READS_A_VALUE]), {}, lambda _: "", cuda=True)
+    assert reads is not None and reads.on_gpu
+    assert wait_in(RUNS_JAX) is None
+
+
 @pytest.mark.parametrize(
     ("file", "name", "compiles"),
     [

@@ -44,10 +44,15 @@ _MODULES: Sequence[tuple[re.Pattern[str], str]] = tuple(
         (r"(^|/)(nixl|mooncake)(/|_\w+\.py$|\w*\.py$)", "a KV cache transfer"),
         (r"(^|/)shm_broadcast\.py$", "the engine's message queue"),
         (r"(^|/)tensorrt_llm/_torch/distributed/", "TensorRT-LLM's communication"),
-        (r"(^|/)jax/_src/(distributed|interpreters/pxla)\.py$", "JAX"),
+        (r"(^|/)jax/(_src/(distributed|interpreters/pxla)|experimental/multihost_utils)\.py$", "JAX"),
     )
 )
 _GPU_WAITS: Sequence[tuple[re.Pattern[str], frozenset[str], str]] = (
+    (
+        re.compile(r"(^|/)jax/_src/(array|api)\.py$"),
+        frozenset(("_value", "block_until_ready")),
+        "a wait for a value of JAX's",
+    ),
     (re.compile(r"(^|/)torch/cuda/graphs\.py$"), frozenset(("replay",)), "the replay of a CUDA graph"),
     (
         re.compile(r"(^|/)torch/(cuda|accelerator)/(__init__|streams)\.py$"),

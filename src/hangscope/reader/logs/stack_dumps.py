@@ -14,6 +14,8 @@ from hangscope.model import Frame
 from hangscope.model.numbers import integer, is_number
 
 _HEADER = re.compile(r"^# hangscope stacks (?P<fields>.*)$")
+# torch.distributed.debug's periodic dumps, and its page: every rank's answer behind a header, from PyTorch 2.11 on
+_DEBUG_HEADER = re.compile(r"^=== Rank (?P<rank>\d{1,6}): https?://\S{1,300}/handler/dump_traceback\S{0,40} ===\s*$")
 _FIELD = re.compile(r"(?<!\w)(\w{1,40})=(\S{1,400})")
 # 3.14 adds the thread's name: Thread 0x… [name] (most recent call first):
 _FAULT_THREAD = re.compile(
@@ -93,6 +95,12 @@ class StackText:
         key = (tag, stream)
         if text.startswith("# hangscope stacks "):
             self._header(number, text, key)
+            return True
+        if text.startswith("=== Rank ") and (match := _DEBUG_HEADER.match(text)):
+            self.dedicated = True
+            capture = self._new(number, key)
+            capture.rank = integer(match["rank"])
+            capture.by = "torch.distributed.debug"
             return True
         if text.startswith(_LISTED_BEGIN):
             self._listed = True

@@ -148,7 +148,18 @@ _FAILURE_PARTS += words_beyond(_FAILURE_PARTS)
 """Every line of failure holds one of these."""
 
 
-_INFORMATIVE_PARTS = ("hangscope:", "CCL ", "raceback", "hread", "rocess", " : ", "#", "error_file", "Last error")
+_INFORMATIVE_PARTS = (
+    "hangscope:",
+    "CCL ",
+    "raceback",
+    "hread",
+    "rocess",
+    " : ",
+    "#",
+    "error_file",
+    "Last error",
+    "/handler/",
+)
 """A line that tells of no failure may still say something: a verdict of ours, NCCL's setup, a stack, a summary."""
 PLAIN, INFORMATIVE, FAILING = range(3)
 """What a line can be, by the parts that it holds."""

@@ -37,6 +37,10 @@ _CALLS = re.compile(r"torch/distributed/(?:distributed_c10d|_functional_collecti
 _GPU_CALLS = re.compile(r"torch/(?:cuda|accelerator)/(?:__init__|streams|graphs)\.py$")
 _GPU_WAITS = frozenset(("synchronize", "replay", "wait"))
 _GPU_LINES = re.compile(r"\.(item|cpu|tolist|synchronize)\s*\(")
+# JAX's own waits for all processes; and those for a value, whose computation may wait for a peer.
+_JAX_CALLS = re.compile(r"jax/(?:experimental/multihost_utils|_src/distributed)\.py$")
+_JAX_VALUES = re.compile(r"jax/_src/(?:array|api|dispatch)\.py$")
+_JAX_WAITS = frozenset(("_value", "block_until_ready", "_check_and_copy_array", "runtime_block_until_ready"))
 # What only stands in a stack while something is compiled or built: the same packages run what they compiled.
 _COMPILES = re.compile(
     r"torch/_dynamo/convert_frame\.py |torch/_inductor/compile_fx\.py \w*compile|torch/utils/cpp_extension\.py "
@@ -180,6 +184,8 @@ def is_preparing(stacks: Iterable[ThreadStack]) -> bool:
 
 def _wait_for_gpu(main: ThreadStack, source_line: Callable[[StackFrame], str]) -> ThreadWait | None:
     inner = main.library_frames
+    if any(frame.name in _JAX_WAITS and _JAX_VALUES.search(frame.file) for frame in inner):
+        return ThreadWait("block_until_ready", main.own_frame, main.number, polls=True, on_gpu=True)
     if inner and inner[0].name in _GPU_WAITS and _GPU_CALLS.search(inner[0].file):
         return ThreadWait(inner[0].name, main.own_frame, main.number, polls=True, on_gpu=True)
     reads = _GPU_LINES.search(source_line(main.own_frame)) if main.own_frame is not None and not inner else None
@@ -209,6 +215,8 @@ def _wait_of(
     inner = list(takewhile(lambda frame: not frame.imports, stack.library_frames))
     if any(frame.distributed for frame in inner):
         return _wait_in_distributed(stack, inner)
+    if jax := [frame.name for frame in inner if _JAX_CALLS.search(frame.file)]:
+        return ThreadWait(jax[-1], stack.own_frame, stack.number, in_init=jax[-1] == "initialize", polls=True)
     at = stack.own_frame
     if at is None or any(not frame.file.endswith(_OPS) for frame in inner):
         return None
