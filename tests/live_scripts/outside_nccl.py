@@ -42,7 +42,7 @@ from hangscope.processes import linux_process  # noqa: E402
 EQUALITY = Path(__file__).parents[1] / "sources" / "equality_trial.py"
 STALL_S = 6.0
 LONGEST_S = 100.0
-EACH_S = 75.0
+EACH_S = 65.0
 """What a job takes at most with several beside it: less than that before the end, none is begun."""
 MOST_EVIDENCE = 14 << 20
 FIRST = ("collective", "fsdp_tp", "ring", "lone_norm", "regex", "beside_gloo", "stopped", "mesh_first", "store")
