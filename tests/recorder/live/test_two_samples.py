@@ -11,6 +11,7 @@ import pytest
 
 from hangscope.recorder.live import two_samples
 from hangscope.recorder.live.polling import Polling
+from hangscope.recorder.live.thread_waits import StackFrame, ThreadStack
 from hangscope.recorder.live.two_samples import TwoSamples
 from hangscope.recorder.live.watched_rank import WatchedRank
 from kits.agent_parts import rank
@@ -82,3 +83,39 @@ def test_a_rank_moves_by_what_it_did_and_not_by_what_became_known(
 ) -> None:
     """A ring that is first read between the samples shows operations of long before: that is no move of the rank's."""
     assert moved(first, between, tmp_path) is expected
+
+
+def at_work(*places: str) -> Act:
+    """The kernel saw it at work, and a sample of its stacks was taken after each time."""
+
+    def act(watched: WatchedRank) -> None:
+        for number, place in enumerate(places):
+            watched.position.note_move()
+            main = ThreadStack(1, True, (StackFrame("train.py", 7, place),))
+            watched.position.take([main], None, float(number), float(number))
+            watched.position.works = True
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"), [(("item", "item"), None), (("forward", "backward"), True)], ids=["one line", "two lines"]
+)
+def test_to_be_at_work_at_one_line_is_no_move_where_a_gpu_may_be_waited_for(
+    places: tuple[str, str], expected: bool | None, tmp_path: Path
+) -> None:
+    """Whoever waits for a GPU is at work all the time: a hung job whose recorders could not be read was called OK."""
+    assert moved_with_samples(at_work(places[0]), at_work(places[1]), tmp_path) is expected
+
+
+def moved_with_samples(first: Act, between: Act, tmp_path: Path) -> bool | None:
+    polling = Polling(tmp_path)
+    watched = rank(0)
+    polling.ranks.by_number[0] = watched
+    samples = TwoSamples(polling, 100.0)
+    first(watched)
+    assert not samples.done(100.5)  # not yet: it is not known of it that it stands
+    between(watched)
+    assert samples.done(100.0 + two_samples.MOST_S)
+    polling.close()
+    return watched.moved

@@ -29,6 +29,8 @@ class RankPosition:
     """It waits in nothing of torch.distributed. Inside autograd nobody can tell: DDP waits there, below Python."""
     prepares: bool = False
     """It was last seen to compile or to import, and it or what it started was at work."""
+    seen: tuple[Any, ...] = ()
+    """Where it was at its last sample, whatever was noted since."""
     _frames: tuple[Any, ...] = ()
     _before: dict[int | None, Sample] = field(default_factory=dict)
 
@@ -59,6 +61,7 @@ class RankPosition:
         own_frames = (stack.own_frame for stack in main_first)
         self.at = next((frame for frame in own_frames if frame is not None), None)
         frames = tuple(stack.frames for stack in stacks if stack.main or _waits(stack, wait))
+        self.seen = frames
         if self.samples and frames == self._frames and (wait is None) == (self.wait is None):
             self.samples += 1
             return

@@ -6,6 +6,7 @@ A single one cannot tell: in a healthy job, too, some rank waits for another at 
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from hangscope.recorder.live import ring_age
 from hangscope.recorder.live.polling import Polling
@@ -25,6 +26,8 @@ class TwoSamples:
         self._begun = now
         self._first = {rank.process.pid: _sample(rank) for rank in polling}
         self._seen_at_work: set[int] = set()
+        self._seen: dict[int, tuple[Any, ...]] = {}
+        """Where each rank was at its first sample."""
         self._stood = {rank.process.pid: ring_age.stood_s(rank.process.pid) or 0.0 for rank in polling}
         polling.unrecorded_waits.sample_closely(now + MOST_S + 1)
 
@@ -32,6 +35,9 @@ class TwoSamples:
         """Whether the second sample is taken; what each rank did in between is noted in it then."""
         ranks = self._polling.living
         self._seen_at_work |= {rank.process.pid for rank in ranks if rank.position.works}
+        for rank in ranks:
+            if rank.position.seen:
+                self._seen.setdefault(rank.process.pid, rank.position.seen)
         waited = now - self._begun
         if waited < MOST_S and not self._seen_enough(waited, [rank for rank in ranks if not self._moved(rank)]):
             return False
@@ -47,8 +53,9 @@ class TwoSamples:
         placed = waited >= LEAST_S or all(rank.position.samples > 1 for rank in unmoved)
         return stood and placed and waited >= CONFIRM_S
 
-    def _moved(self, rank: WatchedRank) -> bool:
-        """By its counters; one that has none, by what its threads do."""
+    def _moved(self, rank: WatchedRank) -> bool | None:
+        """By its counters; one that has none, by what its threads do. Who waits for a GPU is at work all the time: of
+        that one it is not known, where its threads are at the same place."""
         pid = rank.process.pid
         before = self._first.get(pid)
         if before is None:
@@ -58,7 +65,17 @@ class TwoSamples:
             return True
         if rank.progress.counters or rank.progress.unfinished:
             return False
-        return moves != rank.position.moves or pid in self._seen_at_work
+        if moves == rank.position.moves and pid not in self._seen_at_work:
+            return False
+        if not _may_have_a_gpu(rank) or self._seen.get(pid, rank.position.seen) != rank.position.seen:
+            return True
+        return None
+
+
+def _may_have_a_gpu(rank: WatchedRank) -> bool:
+    if rank.outside is not None:
+        return rank.outside.for_gpus
+    return rank.process.socket is None or "dump_nccl_trace_json" in rank.process.handlers
 
 
 def _sample(rank: WatchedRank) -> tuple[ProgressSample, int]:
