@@ -74,6 +74,15 @@ def loops():
     while True:
         pass
 
+def calls():
+    ready()
+    while True:
+        sum(range(3_000))
+
+def matches():
+    ready()
+    re.match("(a+)+$", "a" * 60 + "b")
+
 dist.init_process_group("gloo", init_method=sys.argv[2], rank=int(os.environ["RANK"]), world_size=3)
 pair = dist.new_group([2, 0], group_desc="a pair")
 if dist.get_rank() == 0:
@@ -195,10 +204,18 @@ def test_a_real_rank_tells_its_groups_its_number_and_its_peer(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("then", "kept", "wait"), [("store", False, "store.get"), ("gil", True, None), ("loops", False, None)]
+    ("then", "kept", "wait"),
+    [
+        ("store", False, "store.get"),
+        ("gil", True, None),
+        ("matches", True, None),
+        ("loops", False, None),
+        ("calls", False, None),
+    ],
 )
 def test_a_wait_for_a_store_and_a_kept_gil_are_seen(tmp_path: Path, then: str, kept: bool, wait: str | None) -> None:
-    """A thread with a store in hand waits in it; code in C that keeps the GIL is told from a loop in Python."""
+    """A thread with a store in hand waits in it; code in C that keeps the GIL is told from a loop in Python, also
+    from one that makes the same call of C again and again."""
     with real(tmp_path, then) as pids:
         with DistributedState(pids[0]) as state:
             threads = state.open_stores()

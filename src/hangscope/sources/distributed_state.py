@@ -120,6 +120,14 @@ class DistributedState:
         except Torn:
             return None
 
+    def gil_holder_runs(self, seconds: float) -> bool:
+        """Whether whoever has the GIL is seen to run Python within that time."""
+        self._memory.renew(self._seconds)
+        try:
+            return stacks.gil_holder_runs(self._python, seconds)
+        except Torn:
+            return True
+
     def _imported(self, python: Interpreter) -> int:
         """The dict of torch.distributed's module, looked for once among all that are imported."""
         if not self._module:

@@ -7,6 +7,7 @@ only where two walks of it agree, or else it is marked as running. Native frames
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -156,6 +157,30 @@ def gil_holder(python: Interpreter) -> tuple[int, ...] | None:
         return None
     frame = next((frame for frame, _ in _chain(python, holder, MOST_FRAMES)), 0)
     return (holder, frame, *memory.words(frame, _FRAME_WORDS)) if frame else (holder, 0)
+
+
+_LOOKS = 50_000
+_TIMES = 5
+
+
+def gil_holder_runs(python: Interpreter, seconds: float) -> bool:
+    """Whether the thread that has the GIL is seen to run Python: its frame's instruction changes while it is looked at
+    as often as can be, tens of thousands of times in `seconds`; on a busy machine that takes longer. A call of C that
+    is made again and again fills nearly all of the time, but not all of it: one of a millisecond is seen to end."""
+    memory, at = python.memory, python.offsets
+    holder = _gil_holder(python, memory.word(python.runtime + at["interpreters"]))
+    frame = next((frame for frame, _ in _chain(python, holder, MOST_FRAMES)), 0) if holder else 0
+    if not frame:
+        return True
+    place = frame + at["frame.instruction"]
+    first = memory.word(place)
+    begun = time.monotonic()
+    looks = 0
+    while (spent := time.monotonic() - begun) < seconds or (looks < _LOOKS and spent < _TIMES * seconds):
+        looks += 1
+        if memory.word(place) != first:
+            return True
+    return False
 
 
 def _number(python: Interpreter, numbers: _Numbers, state: int, states: Sequence[int]) -> int:

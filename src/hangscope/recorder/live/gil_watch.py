@@ -14,6 +14,11 @@ LEAST_S = 1.0
 """Code in C that keeps the GIL for less than this, again and again, is at work."""
 
 
+CLOSE_S = 0.3
+"""So long it is then looked at without a pause: a short call of C that is made again and again looks the same at each
+of the looks."""
+
+
 def keeps_gil(pid: int, ended: threading.Event, seconds: float) -> bool:
     """Look so long, again and again: whether one thread had the GIL at every look, in the very same place of its code
     with the very same values, so that no other could run. Takes `seconds`, or LEAST_S where that is more and the GIL is
@@ -36,6 +41,6 @@ def _look(pid: int, ended: threading.Event, seconds: float) -> bool:
             for _ in range(LOOKS):
                 if first is None or ended.wait(seconds / LOOKS) or state.gil_holder() != first:
                     return False
+            return not state.gil_holder_runs(CLOSE_S)
     except (CannotRead, OSError):
         return False
-    return True
