@@ -43,6 +43,8 @@ class Saving:
     """What a setting names is opened with these: they are those of the rank whose settings they are."""
     made: Mapping[str, str] = field(default_factory=dict)
     """Setting → what the run itself made for it: what no rank may have set."""
+    programs: tuple[int, ...] = ()
+    """Other programs that the job works with, as whoever asked named them."""
 
 
 class SavingOfRanks(Protocol):

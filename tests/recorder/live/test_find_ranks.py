@@ -74,3 +74,24 @@ def test_ranks_of_a_slurm_job_are_found_by_its_number(
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
+
+
+def test_two_jobs_below_one_shell_are_told_apart(tmp_path: Path) -> None:
+    """Each has a rank 0: the ranks beside one of them are those that meet at the same address and port."""
+    port_of = {"a": "29500", "b": "29501"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", "import time; time.sleep(60)"],
+            env={**os.environ, "RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": port_of[job]},
+        )
+        for job in "ab"
+        for rank in "01"
+    ]
+    try:
+        for at, (first, second) in enumerate((started[:2], started[2:])):
+            found = find_ranks.ranks_below(os.getpid(), started[2 * at + 1].pid)
+            assert [(each.rank, each.pid) for each in found] == [(0, first.pid), (1, second.pid)]
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()

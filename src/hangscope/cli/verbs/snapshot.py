@@ -22,10 +22,11 @@ RAY_HERE = "auto"
 
 
 @click.command(
-    epilog="Examples: hangscope snapshot --slurm 48121 --dir /shared/hangs/48121; "
-    "hangscope snapshot --ray 10.0.0.1:6379 --dir hang"
+    epilog="Examples: hangscope snapshot 4711 4800 (a trainer and the server that it asks); "
+    "hangscope snapshot --slurm 48121 --dir /shared/hangs/48121; hangscope snapshot --ray 10.0.0.1:6379 --dir hang"
 )
 @click.argument("target", metavar="[PID|DIR]", default=".")
+@click.argument("programs", metavar="[PID…]", nargs=-1, type=click.IntRange(min=1))
 @click.option("--dir", "directory", type=click.Path(path_type=Path), help="Where to save it, for a job without `run`.")
 @click.option("--slurm", metavar="JOBID", help="Over srun: all nodes of a running job at once, also without `run`.")
 @click.option(
@@ -47,6 +48,7 @@ RAY_HERE = "auto"
 @click.option("--no-diagnose", is_flag=True, help="Save the evidence only.")
 def command(
     target: str,
+    programs: tuple[int, ...],
     directory: Path | None,
     slurm: str | None,
     ray: str | None,
@@ -59,14 +61,17 @@ def command(
     """Capture a running job now.
 
     DIR is the directory that `hangscope run` keeps, or one above several, of which the newest is taken: all its nodes
-    capture at once. Without it, the newest run here. PID is a rank or its launcher, also
-    of a job that was started without hangscope: stacks then come from py-spy. With --slurm every node of the job is
-    captured at once, and its ranks are found by the job's number. With --ray every process of the job that runs on the
-    cluster is: the driver leads to the actor that it waits for. Prints the directory of the incident.
+    capture at once. Without it, the newest run here. PID is a rank or its launcher, also of a job that was started
+    without hangscope: stacks then come from py-spy. More PIDs are programs that the job works with, as a server, an
+    engine or another job: waits are followed through all of them. With --slurm every node of the job is captured at
+    once, and its ranks are found by the job's number. With --ray every process of the job that runs on the cluster is:
+    the driver leads to the actor that it waits for. Prints the directory of the incident.
     """
     if slurm_node is not None and directory is not None:  # one node's part of --slurm
         write(f"{snapshot_slurm.of_node(slurm_node, directory)}\n")
         return 0
+    if programs and (slurm or ray):
+        raise SettingsError("pids are of this node", hint="leave them out: --slurm and --ray find the job's processes")
     if gpu:
         _warn(slurm or ray)
     if ray is not None:
@@ -74,7 +79,7 @@ def command(
 
         incident = ray_snapshot.of_cluster(ray, directory, job, note)
     else:
-        incident = _taken(target, directory, slurm, container, gpus=gpu)
+        incident = _taken(target, programs, directory, slurm, container, gpus=gpu)
     write(f"{safe(str(incident))}\n")
     if no_diagnose or not snapshot_job.SnapshotStep.of(os.environ).leads:
         return 0
@@ -92,12 +97,22 @@ def _warn(cluster: str | None) -> None:
     note("warning: --gpu ends the CUDA contexts of the ranks that are asked: the job fails afterwards")
 
 
-def _taken(target: str, directory: Path | None, slurm: str | None, container: str | None, *, gpus: bool) -> Path:
+def _taken(
+    target: str,
+    programs: tuple[int, ...],
+    directory: Path | None,
+    slurm: str | None,
+    container: str | None,
+    *,
+    gpus: bool,
+) -> Path:
     """Take it; the incident."""
     if slurm is not None:
         return snapshot_slurm.of_job(slurm, directory, note, container)
     if target.isascii() and target.isdigit():
-        return snapshot_job.of_process(int(target), directory, note, gpus=gpus)
+        return snapshot_job.of_process(int(target), directory, note, programs, gpus=gpus)
+    if programs:
+        raise SettingsError(f"{target} is no pid", hint="several programs are given by their pids, the job's first")
     given = one_resolved(Path(target))
     if target == ".":
         run = run_of(given)

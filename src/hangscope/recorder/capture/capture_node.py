@@ -193,6 +193,7 @@ class NodeCapture:
             has_gpus=bool(self.node.gpus),
             ranks={rank.process.pid: rank.number for rank in self.ranks if not rank.ended},
             pids=frozenset(rank.process.pid for rank in self.ranks),
+            programs=self.node.programs,
             earlier=self.node.earlier,
             rights=self._rights,
             made={} if self.node.boxes is None else {FOLDER: str(self.node.boxes)},

@@ -23,6 +23,8 @@ class NodeFacts:
     nics: list[dict[str, Any]] = field(default_factory=list)
     command: int | None = None
     """What was started here: the processes of an engine that are no ranks are below it."""
+    programs: tuple[int, ...] = ()
+    """Other programs that the job works with: a server, an engine, another job."""
     boxes: Path | None = None
     """Where the ranks' black boxes lie."""
     attempt_at: float = 0.0

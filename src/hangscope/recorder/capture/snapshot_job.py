@@ -7,7 +7,7 @@ import os
 import pwd
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,15 +154,21 @@ def _taken_by_agents(incident: Path, alive: list[Path], theirs: Rights) -> bool:
     return False
 
 
-def of_process(pid: int, directory: Path | None, say: Callable[[str], None], *, gpus: bool = False) -> Path:
-    """Capture the job that `pid` belongs to: its launcher or one of its ranks. `gpus`: at last its GPUs are asked what
-    they run, which ends its CUDA contexts."""
-    if linux_process.stat(pid) is None:
-        raise NotFoundError(f"{pid}: no such process on this node")
+def of_process(
+    pid: int, directory: Path | None, say: Callable[[str], None], beside: Sequence[int] = (), *, gpus: bool = False
+) -> Path:
+    """Capture the job that `pid` belongs to: its launcher or one of its ranks. `beside`: other programs that the job
+    works with, whose waits are looked at too. `gpus`: at last its GPUs are asked what they run, which ends its CUDA
+    contexts."""
+    for each in (pid, *beside):
+        if linux_process.stat(each) is None:
+            raise NotFoundError(f"{each}: no such process on this node")
     environ = environment_of(pid)
     theirs = target_rights.of(pid)
     run = environ.get("HANGSCOPE_DIR")
-    if run and directory is None and theirs.inside is not None:
+    if run and directory is None and beside:
+        say(f"several programs: taken from here, and not by the agents of {run}")
+    elif run and directory is None and theirs.inside is not None:
         say(f"process {pid} lives in a container: its run's directory is not used")
     elif run and directory is None and is_folder(Path(run), say):
         if may_follow(Path(run), pid):
@@ -190,7 +196,7 @@ def of_process(pid: int, directory: Path | None, say: Callable[[str], None], *, 
         root, identity = claim_directory(directory, identity, strange, kept, step.session)
         began = started_at(pid)
         launcher = _launcher_of(pid)
-        node = NodeFacts(identity.node, identity.job, identity.attempt, began, command=launcher)
+        node = NodeFacts(identity.node, identity.job, identity.attempt, began, command=launcher, programs=tuple(beside))
         ask = _AskGpus(launcher, say) if gpus else None
         return _capture(root, safe_name(identity.node), node, ranks, step, ask)
 
@@ -221,7 +227,7 @@ def _ranks(sockets: Path, pid: int | None, boxes: Path | None = None) -> list[Wa
     if pid is None:
         return watched(sockets, [])
     launcher = _launcher_of(pid)
-    processes = outside_look.ranks_below(launcher) or find_ranks.ranks_by_title(launcher)
+    processes = outside_look.ranks_below(launcher, pid) or find_ranks.ranks_by_title(launcher)
     if not processes and not sockets.is_dir():
         processes = outside_look.ranks_by_memory(launcher)
     return watched(sockets, processes, boxes, launcher)
@@ -264,7 +270,7 @@ def _launcher_of(pid: int) -> int:
     if "RANK" not in linux_process.environment(pid) or found is None:
         return process_roles.top_of_engine(pid)
     parent = found.parent
-    return parent if parent > 1 and len(find_ranks.ranks_below(parent)) > 1 else pid
+    return parent if parent > 1 and len(find_ranks.ranks_below(parent, pid)) > 1 else pid
 
 
 def started_at(pid: object) -> float:

@@ -144,16 +144,20 @@ def _number(value: dict[str, Any], name: str, most: int = MOST) -> int | None:
     return member if isinstance(member, int) and not isinstance(member, bool) and 0 <= member <= most else None
 
 
-def ranks_below(pid: int) -> list[RankProcess]:
+def ranks_below(pid: int, beside: int | None = None) -> list[RankProcess]:
     """Ranks below `pid` (and itself) by their environment alone: for processes in which no companion runs.
 
     Wrapper scripts and data loader processes carry RANK too: of one rank's processes the topmost Python is taken.
+    `beside`: only those of the job that this rank is of. One shell may start several jobs, and each has a rank 0.
     """
     best: dict[int, RankProcess] = {}
+    meets = meeting_point(linux_process.environment(beside)) if beside is not None else ""
     for each, _ in [(pid, 0), *linux_process.descendants(pid)]:
         environ = linux_process.environment(each)
         rank = _variable(environ, "RANK")
         if rank is None or rank in best or not is_python(each):
+            continue
+        if meets and meeting_point(environ) not in ("", meets):
             continue
         best[rank] = RankProcess(
             pid=each,
@@ -164,6 +168,11 @@ def ranks_below(pid: int) -> list[RankProcess]:
             restart=_variable(environ, "TORCHELASTIC_RESTART_COUNT"),
         )
     return [best[rank] for rank in sorted(best)]
+
+
+def meeting_point(environ: dict[str, str]) -> str:
+    """Where a rank meets the others of its job; empty where its environment does not say."""
+    return " ".join(environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")).strip()
 
 
 def ranks_by_title(pid: int) -> list[RankProcess]:

@@ -202,11 +202,11 @@ def who(pid: int) -> dict[str, Any]:
     }
 
 
-def ranks_below(pid: int) -> list[RankProcess]:
+def ranks_below(pid: int, beside: int | None = None) -> list[RankProcess]:
     """The ranks below a process, and itself, by their environment; where those are helpers of processes that say
     themselves that they are the ranks, by these: a script may set RANK in `os.environ`, and its children alone show
-    that."""
-    found = find_ranks.ranks_below(pid)
+    that. `beside`: only those of the job that this rank is of."""
+    found = find_ranks.ranks_below(pid, beside)
     parents = {stat.parent for each in found if (stat := linux_process.stat(each.pid)) is not None} - {pid}
     if any(who(parent).get("rank") is not None for parent in parents if find_ranks.is_python(parent)):
         return ranks_by_memory(pid)

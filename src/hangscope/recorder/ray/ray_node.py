@@ -72,7 +72,8 @@ def capture(asked: dict[str, Any]) -> dict[str, Any]:
     samples.start()
     _save_logs(node_dir, asked, processes)
     looked_at = watched(Path("/nonexistent"), ranks) if ranks else []
-    facts = NodeFacts(asked["node"], asked["job"], "0", started_at(asked["raylet"]))
+    programs = tuple(process.pid for process in processes)
+    facts = NodeFacts(asked["node"], asked["job"], "0", started_at(asked["raylet"]), programs=programs)
     facts.look_up()
     taken = NodeCapture(node_dir, facts, tuple(looked_at), "snapshot", "asked for", threading.Event())
     taken.take()
