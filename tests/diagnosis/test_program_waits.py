@@ -11,6 +11,8 @@ import pytest
 
 import hangscope
 from hangscope.report import export
+from hangscope.report.op_times import op_times
+from hangscope.report.page import wait_boxes
 from hangscope.sources.process_waits.schema import NodeWaits, SeenProcess, Target, Wait
 
 CASE = Path(__file__).parents[1] / "cases" / "mesh_absent"
@@ -61,6 +63,33 @@ def test_programs_that_wait_for_each_other_are_shown_as_a_circle(tmp_path: Path)
     found = diagnosed(tmp_path, TRAINER, replace(SERVER, state="S"), waits=waits)
     assert "wait for each other" in found.summary
     assert [row["to"]["pid"] for row in export.to_dict(found)["waits"]] == [4711, PID]
+
+
+def test_a_key_that_nobody_sets_is_named(tmp_path: Path) -> None:
+    """A wait for the job's store says which key it is for, where that was read."""
+    in_store = Wait(
+        PID, PID, "python", "poll", (), main=True, place="join (train.py:9)", says="the key engine/0/ready of its store"
+    )
+    found = diagnosed(tmp_path, TRAINER, waits=(in_store,))
+    said = "rank 6 waits for the key engine/0/ready of its store, in join (train.py:9): nobody has set it"
+    assert said in [finding.text for finding in found.why]
+
+
+def test_a_doubtful_way_is_said_to_seem_so(tmp_path: Path) -> None:
+    """Known by a port alone: the summary says that the rank seems to wait, and the finding why."""
+    found = diagnosed(tmp_path, TRAINER, SERVER, waits=(waits_in(replace(OVER_TCP, sure="listens")),))
+    assert "Rank 6 seems to wait for process 4711" in found.summary
+
+
+def test_programs_are_boxes_of_the_page_before_the_rank_that_waits_for_them(tmp_path: Path) -> None:
+    """The page's graph of waits goes on to the programs, with an arrow that says over what."""
+    found = diagnosed(tmp_path, TRAINER, SERVER, waits=(waits_in(OVER_TCP),))
+    drawn = wait_boxes.waits(found, op_times(hangscope.load(tmp_path / "job")).alignment)
+    assert drawn is not None
+    server = next(box for box in drawn["boxes"] if box["title"] == "reward_server.py")
+    rank = next(box for box in drawn["boxes"] if box["title"] == f"rank {RANK}")
+    assert server["x"] < rank["x"] and server["says"] == "is stopped"
+    assert any("waits in recvfrom, tcp 127.0.0.1:9000" in arrow["title"] for arrow in drawn["arrows"])
 
 
 def test_an_address_outside_of_the_job_is_named_as_such(tmp_path: Path) -> None:

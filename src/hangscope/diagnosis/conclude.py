@@ -35,6 +35,7 @@ from hangscope.diagnosis.verdict import (
     Place,
     Victim,
 )
+from hangscope.diagnosis.waits.program_waits import who_may_wait
 from hangscope.diagnosis.waits.progress import Scope
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait
 from hangscope.diagnosis.weigh import LEAST, Choice
@@ -101,7 +102,7 @@ def conclude(case: Case, choice: Choice, left_out: LeftOut | None = None) -> Dia
         roles=roles,
         others=job.facts.others,
         actors=tuple(chosen.actors),
-        program_waits=case.programs.of(chosen.ranks) if chosen.kind is CauseKind.ABSENT else {},
+        program_waits=case.programs.of(who_may_wait(job, chosen.kind, chosen.ranks, hang=chosen.hang)),
         unranked=tuple(replace(one, why=one.why or words.headline) for one in chosen.unranked),
     )
     return replace(verdict, gaps=(*verdict.gaps, *starmap(Gap, left_out.reasons))) if left_out.reasons else verdict

@@ -2,6 +2,7 @@
 and what to do next."""
 
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from hangscope.diagnosis.accusation import Accusation
@@ -67,9 +68,10 @@ def _claimed(claim: ClaimedGroup) -> str:
 
 def _with_programs(case: Case, accusation: Accusation[Any], words: Words) -> Words:
     """Where an accused rank waits itself for a program that is no rank: for which, and what that one does."""
-    if accusation.kind is not CauseKind.ABSENT:
-        return words
-    chains = case.programs.of(accusation.ranks[:_MOST_CHAINS])
+    ranks = program_waits.who_may_wait(case.job, accusation.kind, accusation.ranks, hang=accusation.hang)
+    keys = case.programs.store_keys(program_waits.who_may_ask_the_store(case.job, accusation.kind, accusation.ranks))
+    words = replace(words, why=[*words.why, *keys]) if keys else words
+    chains = dict(islice(case.programs.of(ranks).items(), _MOST_CHAINS))
     if not chains:
         return words
     said = [text for rank, chain in chains.items() if (text := program_waits.summary(rank, chain))]

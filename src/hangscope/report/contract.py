@@ -191,7 +191,9 @@ def _program_waits(d: Diagnosis) -> Iterator[ProgramWait]:
         # In a circle the last one waits for the first.
         end = after if after is not None or chain.end != "cycle" else chain.steps[0]
         to = None if end is None or end.process is None else ProgramEnd(end.node, end.process.pid)
-        last = chain.end if after is None else None
+        # A process at the end that waits in nothing of its own has no row: its end stands where the way leads to it.
+        ends = after is None or after.wait is None or after.target is None
+        last = chain.end if ends else None
         yield ProgramWait(rank, step.node, wait.pid, wait.call, target.kind, target.what, to, target.sure, last)
 
 

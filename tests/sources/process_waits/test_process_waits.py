@@ -16,9 +16,10 @@ import pytest
 
 from hangscope.sources.process_waits.capture import take
 from hangscope.sources.process_waits.chains import Chain, ProcessGraph
-from hangscope.sources.process_waits.schema import NodeWaits, Target, Wait
+from hangscope.sources.process_waits.schema import NodeWaits, SeenProcess, Target, Wait
 
 PAUSE_S = 0.3
+PROGRAMS = Path(__file__).parents[2] / "live_scripts" / "programs.py"
 pytestmark = pytest.mark.skipif(not Path("/proc/self/syscall").exists(), reason="this kernel does not tell calls")
 
 
@@ -252,6 +253,207 @@ def test_a_semaphore_of_a_killed_process_is_left_behind(tmp_path: Path) -> None:
         subprocess.run(["ipcrm", "-s", (tmp_path / "sem").read_text()], check=False)
 
 
+def test_a_connection_in_a_stopped_servers_queue_leads_to_it(tmp_path: Path) -> None:
+    """The kernel lists what waits in the queue of a listening Unix socket: its server is named without a doubt."""
+    server = f"""
+    s = socket.socket(socket.AF_UNIX); s.bind(F + "/sock"); s.listen(5)
+    {READY.strip()}
+    os.kill(os.getpid(), signal.SIGSTOP)
+    """
+    client = f"c = socket.socket(socket.AF_UNIX); c.connect(F + '/sock')\n{READY}c.recv(1)"
+    with programs(tmp_path, server, client) as (first, second):
+        found = chain(second)
+        assert (pids_of(found), found.end, found.sure) == ([second, first], "stopped", True)
+
+
+def test_a_forked_child_with_its_parents_lock_waits_for_ever(tmp_path: Path) -> None:
+    """A process of one thread that waits for a lock in its own memory: nobody is there who could release it."""
+    code = f"""
+    import threading
+    lock = threading.Lock(); lock.acquire()
+    child = os.fork()
+    if child == 0:
+        lock.acquire()
+    {READY.strip()}
+    os.waitpid(child, 0)
+    """
+    with programs(tmp_path, code) as (parent,):
+        found = chain(parent)
+        assert (len(found.steps), found.end, found.sure) == (2, "alone", True)
+        assert found.last.process is not None
+        os.kill(found.last.process.pid, 9)
+
+
+def test_datagrams_lead_to_the_process_at_that_address(tmp_path: Path) -> None:
+    """A name server has no connections: it is known by its address, which is a doubt."""
+    server = f"""
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("127.0.0.1", 0))
+    open(F + "/port", "w").write(str(s.getsockname()[1]))
+    {READY.strip()}
+    os.kill(os.getpid(), signal.SIGSTOP)
+    """
+    client = f"""
+    c = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); c.connect(("127.0.0.1", int(open(F + "/port").read())))
+    c.send(b"?")
+    {READY.strip()}
+    c.recv(1)
+    """
+    with programs(tmp_path, server, client) as (first, second):
+        found = chain(second)
+        assert (pids_of(found), found.end, found.sure) == ([second, first], "stopped", False)
+
+
+def test_a_thread_with_a_connection_says_nothing_of_a_main_thread_that_sleeps(tmp_path: Path) -> None:
+    """A heartbeat's connection to a stopped server is no wait of the program that sleeps beside it."""
+    beside = f"""
+    import threading
+    c = socket.create_connection(("127.0.0.1", int(open(F + "/port").read())))
+    threading.Thread(target=lambda: c.recv(1), daemon=True).start()
+    {READY.strip()}
+    time.sleep(600)
+    """
+    with programs(tmp_path, SERVER + "os.kill(os.getpid(), signal.SIGSTOP)", beside) as (_, client):
+        assert ProcessGraph({"node": looked(client)}).follow(("node", client)) is None
+
+
+def test_a_main_thread_that_waits_for_another_one_is_followed_with_a_doubt(tmp_path: Path) -> None:
+    """A library with a thread for its connections: the wait leads on, and it is said that a thread lies between."""
+    beside = f"""
+    import threading
+    c = socket.create_connection(("127.0.0.1", int(open(F + "/port").read())))
+    one = threading.Thread(target=lambda: c.recv(1), daemon=True); one.start()
+    {READY.strip()}
+    one.join()
+    """
+    with programs(tmp_path, SERVER + "os.kill(os.getpid(), signal.SIGSTOP)", beside) as (server, client):
+        found = chain(client)
+        assert (pids_of(found), found.end, found.sure) == ([client, server], "stopped", False)
+        assert any("a thread of its own" in why for why in found.why_not)
+
+
+def test_who_only_keeps_a_connection_to_the_trainer_is_no_part_of_a_circle(tmp_path: Path) -> None:
+    """A server that waits for work, with an idle connection back to its client beside it, is idle and no deadlock."""
+    server = (
+        SERVER
+        + """
+import selectors, threading
+back = socket.create_connection(("127.0.0.1", int(open(F + "/back").read())))
+def loop():
+    one = selectors.DefaultSelector(); one.register(back, 1); one.select()
+threading.Thread(target=loop, daemon=True).start()
+open(F + "/there", "w").close()
+import queue
+threading.Thread(target=queue.Queue().get, daemon=True).start()
+two = selectors.DefaultSelector(); two.register(s, 1); two.register(c, 1); two.select()
+"""
+    )
+    client = f"""
+    l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen(1)
+    open(F + "/back", "w").write(str(l.getsockname()[1]))
+    c = socket.create_connection(("127.0.0.1", int(open(F + "/port").read())))
+    kept, _ = l.accept()
+    {READY.strip()}
+    c.recv(1)
+    """
+    with programs(tmp_path, server, client) as (first, second):
+        found = chain(second)
+        assert (pids_of(found), found.end) == ([second, first], "idle")
+
+
+def test_where_a_python_program_sleeps_is_read_in_its_memory(tmp_path: Path) -> None:
+    """The function of the program's own, and not the library's; of a command line's text there is no file."""
+    (tmp_path / "reward.py").write_text("import time\ndef score():\n    time.sleep(600)\nscore()\n")
+    one = subprocess.Popen([sys.executable, str(tmp_path / "reward.py")])
+    try:
+        time.sleep(0.5)
+        (wait,) = (each for each in looked(one.pid).waits if each.pid == one.pid)
+        assert (wait.place, wait.says, wait.idles) == ("score (reward.py:3)", "", False)
+    finally:
+        one.kill()
+        one.wait()
+
+
+def test_of_a_request_only_its_host_and_path_are_read(tmp_path: Path) -> None:
+    """What stands before the host, the query and the body stay in the process, whatever they hold."""
+    library = tmp_path / "site-packages" / "requests"
+    library.mkdir(parents=True)
+    (library / "__init__.py").write_text("from .sessions import request\n")
+    (library / "sessions.py").write_text(
+        "import time\ndef request(method, url, data=None, headers=None):\n    time.sleep(600)\n"
+    )
+    (tmp_path / "train.py").write_text(
+        f"import sys; sys.path.insert(0, {str(library.parent)!r})\nimport requests\ndef ask():\n"
+        "    requests.request('POST', 'http://me:s3cret@reward:8000/score?token=s3cret', data='s3cret',"
+        " headers={'Authorization': 's3cret'})\nask()\n"
+    )
+    one = subprocess.Popen([sys.executable, str(tmp_path / "train.py")])
+    try:
+        time.sleep(0.5)
+        seen = looked(one.pid)
+        (wait,) = (each for each in seen.waits if each.pid == one.pid)
+        assert (wait.place, wait.says) == ("ask (train.py:4)", "POST reward:8000/score")
+        assert "s3cret" not in str(seen)
+    finally:
+        one.kill()
+        one.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_file_systems_server_is_named(tmp_path: Path) -> None:
+    """A call on a FUSE file system leads to the process that serves it, by the number of its connection."""
+    (tmp_path / "programs.py").symlink_to(PROGRAMS)
+    (tmp_path / "file_server.py").symlink_to(PROGRAMS)
+    (tmp_path / "samples").mkdir()
+    server = subprocess.Popen(
+        [sys.executable, str(tmp_path / "file_server.py"), str(tmp_path / "samples")], stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    try:
+        if not server.stdout.readline():
+            pytest.skip("no FUSE on this machine")
+        with programs(tmp_path, READY + "open(F + '/samples/part-0').read()") as (reader,):
+            found = chain(reader)
+            assert (pids_of(found), found.end) == ([reader, server.pid], "sleeps")
+            server.kill()
+    finally:
+        server.kill()
+        server.wait()
+        server.stdout.close()
+        subprocess.run(["umount", "-l", str(tmp_path / "samples")], check=False)
+
+
+def test_a_lock_of_a_database_leads_to_who_holds_it() -> None:
+    """By the titles of Postgres's own processes, where one alone can hold the lock; the server itself is not blamed."""
+
+    def served(pid: int, title: str) -> SeenProcess:
+        return SeenProcess(pid, 10, "postgres", f"postgres: trainer db 127.0.0.1({pid}) {title}", "S", 1, 0.0)
+
+    def on(pid: int, *targets: Target) -> Wait:
+        return Wait(pid, pid, "postgres", "epoll_wait", targets, any_of=True, main=True)
+
+    def over(pid: int, peer: int) -> Target:
+        return Target("tcp", f"127.0.0.1:{peer}", (peer,), "inode", local=f"127.0.0.1:{pid}", peer=f"127.0.0.1:{peer}")
+
+    server = Target("pipe", "pipe 7", (10,), "inode")
+    rank = SeenProcess(1, 0, "python", "python train.py", "S", 1, 0.0, rank=1)
+    keeper = SeenProcess(2, 0, "python", "python keeper.py", "S", 1, 0.0)
+    waits = (
+        Wait(1, 1, "python", "poll", (over(1, 11),), main=True),
+        on(11, server),
+        on(12, over(12, 2), server),
+        on(13, over(13, 3), server),
+        Wait(2, 2, "python", "clock_nanosleep", (Target("timer", "clock_nanosleep"),), main=True),
+    )
+    holds, idle = served(12, "idle in transaction"), served(13, "idle")
+    one = NodeWaits((rank, keeper, served(11, "UPDATE waiting"), holds, idle), waits)
+    found = ProcessGraph({"node": one}).follow(("node", 1))
+    assert found is not None
+    assert (pids_of(found), found.end, found.sure) == ([1, 11, 12, 2], "sleeps", False)
+    two = replace(one, processes=(*one.processes, served(14, "idle in transaction")))
+    found = ProcessGraph({"node": two}).follow(("node", 1))
+    assert found is not None and pids_of(found) == [1, 11]
+
+
 def test_a_look_changes_nothing_in_the_processes(tmp_path: Path) -> None:
     """Descriptors, threads and the call that a process is in are the same before and after it was looked at."""
 
@@ -272,6 +474,34 @@ def test_names_that_processes_gave_themselves_are_plain_text(tmp_path: Path) -> 
     ):
         (process,) = (one for one in looked(pid).processes if one.pid == pid)
         assert process.name == "?[31mred"
+
+
+def test_a_process_with_very_many_descriptors_hides_no_other(tmp_path: Path) -> None:
+    """A hundred thousand descriptors of one process, which comes first: the wait of another is still followed."""
+    hoards = f"""
+    import resource
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    r, _ = os.pipe()
+    for _ in range(min(most - 50, 100_000)): os.dup(r)
+    {READY.strip()}
+    time.sleep(600)
+    """
+    with programs(tmp_path, hoards, SERVER + "os.kill(os.getpid(), signal.SIGSTOP)", CLIENT) as (_, server, client):
+        begun = time.thread_time()
+        found = chain(client)
+        assert (pids_of(found), found.end) == ([client, server], "stopped")
+        assert time.thread_time() - begun < 5.0
+
+
+def test_processes_that_end_while_they_are_looked_at_are_left_out(tmp_path: Path) -> None:
+    """Children come and go all the time: the look is over, and what it says is of those that stayed."""
+    comes_and_goes = READY + "\nwhile True:\n    os.waitpid(os.posix_spawn('/bin/true', ['true'], {}), 0)\n"
+    with programs(tmp_path, comes_and_goes, SERVER + "os.kill(os.getpid(), signal.SIGSTOP)", CLIENT) as pids:
+        for _ in range(5):
+            graph = ProcessGraph({"node": take(pids, {}, time.sleep, 0.1)})
+            found = graph.follow(("node", pids[2]))
+            assert found is not None and pids_of(found) == [pids[2], pids[1]]
 
 
 def test_a_process_that_is_gone_is_no_chain() -> None:

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
-from hangscope.diagnosis.verdict import Finding
+from hangscope.diagnosis.phrases import ranks_text
+from hangscope.diagnosis.verdict import CauseKind, Finding
 from hangscope.model import Job
 from hangscope.sources.process_waits.chains import ENDS, Chain, ProcessGraph, Step
-from hangscope.sources.process_waits.schema import NodeWaits, Target
+from hangscope.sources.process_waits.schema import KEY, NodeWaits, Target
+from hangscope.text import verb
 
-_NO_HOLDER = ("idle", "works", "sleeps", "own", "unknown")
+_NO_HOLDER = ("idle", "works", "own", "unknown", "store")
 """Ends that say where to look next, and not that this process is what holds the job up."""
+
+
+MOST_ASKED = 64
+
+
+def who_may_wait(job: Job, kind: CauseKind, accused: Sequence[int], *, hang: bool) -> tuple[int, ...]:
+    """The ranks whose waits for other programs may explain a verdict: who is absent, and of a hang that nothing else
+    explains, all that were seen."""
+    if kind is CauseKind.ABSENT:
+        return tuple(accused)
+    return _seen(job) if hang and kind is CauseKind.UNKNOWN else ()
+
+
+def who_may_ask_the_store(job: Job, kind: CauseKind, accused: Sequence[int]) -> tuple[int, ...]:
+    """The ranks of which it is worth saying that they wait for a key: also where nobody can tell whether it hangs."""
+    return _seen(job) if kind is CauseKind.UNKNOWN else who_may_wait(job, kind, accused, hang=True)
+
+
+def _seen(job: Job) -> tuple[int, ...]:
+    seen = {process.rank for node in job.facts.programs for process in node.waits.processes}
+    return tuple(sorted(rank for rank in seen if rank is not None))[:MOST_ASKED]
 
 
 class ProgramWaits:
@@ -36,6 +59,22 @@ class ProgramWaits:
             if chain is not None and not _is_among_ranks(chain):
                 found[rank] = chain
         return found
+
+    def store_keys(self, ranks: Iterable[int]) -> list[Finding]:
+        """The keys of the job's store that ranks wait for, each with who does and where."""
+        found: dict[tuple[str, str], list[int]] = {}
+        nodes: dict[str, None] = {}
+        for rank in ranks:
+            place = self._graph.place_of_rank(rank)
+            for wait in self._graph.waits_of(place) if place is not None else ():
+                if place is not None and wait.main and wait.says.startswith(KEY):
+                    found.setdefault((wait.says, wait.place), []).append(rank)
+                    nodes[place[0]] = None
+        sources = tuple(self._sources[node] for node in nodes if node in self._sources)
+        return [
+            Finding(f"{ranks_text(who)} {verb(who, 'waits', 'wait')} for {key}, in {at}: nobody has set it", sources)
+            for (key, at), who in found.items()
+        ]
 
     def finding(self, rank: int, chain: Chain) -> Finding:
         """Where the chain begins and what it comes to; each step, and what makes it less certain, as a line below."""
@@ -75,14 +114,22 @@ _OVER = {
     "queue": "for {}",
     "futex": "for {}",
     "file": "in a call on {}",
+    "mount": "for {}",
+    "title": "for {}",
 }
+_NAMES = ":53"
+"""The port of name servers."""
 
 
 def _waits(step: Step) -> str:
     if step.wait is None or step.target is None:
         return "waits"
     over = _OVER.get(step.target.kind, "for {}").format(step.target.what)
-    return f"waits in {step.wait.call} {over}"
+    if step.target.peer.endswith(_NAMES):
+        over = f"for the name server (DNS) at {step.target.peer}"
+    says = f" for {step.wait.says}" if step.wait.says else ""
+    at = f", in {step.wait.place}" if step.wait.place else ""
+    return f"waits{says} in {step.wait.call} {over}{at}"
 
 
 def _end(chain: Chain) -> str:
@@ -93,11 +140,21 @@ def _end(chain: Chain) -> str:
     if chain.end == "outside" and last.target is not None:
         return f"{last.target.what} is no process that was seen here"
     if chain.end == "dead" and last.target is not None:
-        return _without_other_end(last.target)
-    return f"{_process(last)} {ENDS[chain.end]}"
+        in_memory = last.wait is not None and last.wait.call.startswith("futex")
+        return _without_other_end(last.target, in_memory=in_memory)
+    return f"{_process(last)} {_rests(chain)}"
 
 
-def _without_other_end(target: Target) -> str:
+def _rests(chain: Chain) -> str:
+    """What the last process does, and where in its own code."""
+    wait = chain.last.wait
+    at = f", in {wait.place}" if wait is not None and wait.place and chain.end in ("sleeps", "own", "alone") else ""
+    return f"{ENDS[chain.end]}{at}"
+
+
+def _without_other_end(target: Target, *, in_memory: bool) -> str:
+    if in_memory:
+        return "no other process has it open any more"
     if target.kind == "fifo":
         return "no process has opened it there"
     if target.kind == "semaphore":
@@ -107,9 +164,10 @@ def _without_other_end(target: Target) -> str:
 
 def summary(rank: int, chain: Chain) -> str:
     """One sentence for the summary; empty where the end of the chain is not what holds the rank up."""
+    waits = "waits" if chain.sure else "seems to wait"
     held = _lock_held(chain)
     if held:
-        return f"rank {rank} waits for {_process(chain.last)}, which holds {held} and {ENDS[chain.end]}"
+        return f"rank {rank} {waits} for {_process(chain.last)}, which holds {held} and {_rests(chain)}"
     if chain.end in _NO_HOLDER:
         return ""
     if chain.end == "cycle":
@@ -117,7 +175,7 @@ def summary(rank: int, chain: Chain) -> str:
         return f"rank {rank} and {others} wait for each other"
     if chain.end in ("outside", "dead"):
         return f"at the end of what rank {rank} waits for, {_end(chain)}"
-    return f"rank {rank} waits for {_process(chain.last)}, which {ENDS[chain.end]}"
+    return f"rank {rank} {waits} for {_process(chain.last)}, which {_rests(chain)}"
 
 
 def _lock_held(chain: Chain) -> str:

@@ -24,7 +24,8 @@ _X86 = (
     " 73 flock 74 fsync 128 rt_sigtimedwait 202 futex 219 restart_syscall 220 semtimedop 230 clock_nanosleep"
     " 232 epoll_wait 242 mq_timedsend 243 mq_timedreceive 247 waitid 257 openat 270 pselect6 271 ppoll 275 splice"
     " 281 epoll_pwait 288 accept4 299 recvmmsg 307 sendmmsg 426 io_uring_enter 437 openat2 441 epoll_pwait2"
-    " 449 futex_waitv 455 futex_wait"
+    " 449 futex_waitv 455 futex_wait 4 stat 6 lstat 21 access 82 rename 83 mkdir 87 unlink 217 getdents64 258 mkdirat"
+    " 262 newfstatat 263 unlinkat 269 faccessat 332 statx 439 faccessat2"
 )
 _ARM = (
     "22 epoll_pwait 25 fcntl 32 flock 56 openat 63 read 64 write 65 readv 66 writev 67 pread64 68 pwrite64 71 sendfile"
@@ -32,12 +33,13 @@ _ARM = (
     " 137 rt_sigtimedwait 182 mq_timedsend 183 mq_timedreceive 188 msgrcv 189 msgsnd 192 semtimedop 193 semop"
     " 202 accept 203 connect 206 sendto 207 recvfrom 211 sendmsg 212 recvmsg 242 accept4 243 recvmmsg 260 wait4"
     " 269 sendmmsg 426 io_uring_enter 437 openat2 441 epoll_pwait2 449 futex_waitv 455 futex_wait"
+    " 34 mkdirat 35 unlinkat 48 faccessat 61 getdents64 79 newfstatat 291 statx 439 faccessat2"
 )
 _WORDS = {"x86_64": _X86, "aarch64": _ARM}.get(os.uname().machine, "").split()
 _NAMES = dict(zip(map(int, _WORDS[::2]), _WORDS[1::2], strict=True))
 _READS = frozenset(("read", "pread64", "readv", "recvfrom", "recvmsg", "recvmmsg", "splice"))
 _WRITES = frozenset(("write", "pwrite64", "writev", "sendto", "sendmsg", "sendmmsg", "sendfile"))
-_ON_DESCRIPTOR = _READS | _WRITES | {"connect", "accept", "accept4", "fsync"}
+_ON_DESCRIPTOR = _READS | _WRITES | {"connect", "accept", "accept4", "fsync", "getdents64"}
 _POLLS = frozenset(("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2"))
 _TIMERS = frozenset(("nanosleep", "clock_nanosleep", "pause", "rt_sigtimedwait"))
 
@@ -73,14 +75,14 @@ class Blocked:
     timed: bool = False
 
 
-def blocked_on(pid: int, thread: int, call: Call, tables: Tables) -> Blocked:
-    """What the call is about; no target where that is not known."""
+def blocked_on(pid: int, thread: int, call: Call, tables: Tables, most: int = MOST_WATCHED) -> Blocked:
+    """What the call is about; no target where that is not known. Of a set of descriptors the first `most`."""
     first = call.arguments[0]
     if call.name in _ON_DESCRIPTOR:
         return Blocked((_descriptor(pid, thread, first, tables, writes=call.name in _WRITES),))
     if call.name in _POLLS:
         watched = list(_watched(pid, call))
-        targets = tuple(_descriptor(pid, thread, fd, tables, writes=writes) for fd, writes in watched[:MOST_WATCHED])
+        targets = tuple(_descriptor(pid, thread, fd, tables, writes=writes) for fd, writes in watched[:most])
         return Blocked(targets, any_of=True, timed=_is_timed(call))
     found = _OTHERS.get(call.name)
     if found is not None:
@@ -94,7 +96,7 @@ def blocked_on(pid: int, thread: int, call: Call, tables: Tables) -> Blocked:
 
 
 def _descriptor(pid: int, thread: int, fd: int, tables: Tables, *, writes: bool) -> Target:
-    name = proc.link(f"{pid}/fd/{fd}")
+    name = tables.link(pid, fd)
     kind, _, rest = name.partition(":")
     inode = int(rest[1:-1]) if rest.startswith("[") and rest[1:-1].isdecimal() else 0
     if kind == "socket":
@@ -107,7 +109,25 @@ def _descriptor(pid: int, thread: int, fd: int, tables: Tables, *, writes: bool)
         return Target({"timerfd": "timer"}.get(known, known), what, fd=fd)
     if name.startswith("/") and "pipe" in proc.text(f"{pid}/task/{thread}/wchan", 64):
         return replace(_pipe(pid, "fifo", name, tables.holders_of_path(name), writes), fd=fd)
-    return Target("file" if name.startswith("/") else "other", name, fd=fd)
+    if name.startswith("/"):
+        return replace(_file(pid, name, tables), fd=fd)
+    return Target("other", name, fd=fd)
+
+
+_OF_SERVERS = ("nfs", "nfs4", "lustre", "ceph", "cifs", "smb3", "9p", "beegfs", "gpfs", "afs", "glusterfs")
+
+
+def _file(pid: int, path: str, tables: Tables) -> Target:
+    """A file, with the server of its file system where it has one. A path that goes by a link may lie elsewhere."""
+    mount = tables.mount_of(pid, path)
+    if mount is None:
+        return Target("file", path)
+    if mount.kind == "fuse" or mount.kind.startswith("fuse."):
+        pids, sure = tables.serves_mount(mount)
+        return Target("mount", f"{path} ({mount.kind} at {mount.place})", pids, sure, peer=mount.place)
+    if mount.kind in _OF_SERVERS:
+        return Target("mount", f"{path} ({mount.kind} of {mount.source})", peer=mount.source)
+    return Target("file", path)
 
 
 def _socket(pid: int, inode: int, tables: Tables) -> Target:
@@ -125,7 +145,11 @@ def _socket(pid: int, inode: int, tables: Tables) -> Target:
     unread = there.unread if there is not None else None
     what = name or "an unnamed pair of sockets"
     if not unix.peer:
-        return Target("unix", what, gone=True)
+        listens = tables.queue_of(inode)
+        if listens is None:
+            return Target("unix", what, gone=True)
+        what = name or listens.name
+        return Target("unix", what, tables.held_by("socket", listens.inode), "accept", local=f"unix {inode}")
     ends = Target("unix", what, local=f"unix {inode}", peer=f"unix {unix.peer}")
     return replace(ends, pids=holders, sure="inode" if holders else "", unread=unread)
 
@@ -143,6 +167,11 @@ def _connection(line: Socket, tables: Tables) -> Target:
         found = replace(found, unread=other.unread)
     elif line.kind == "tcp" and line.state in ("CLOSE_WAIT", "CLOSE"):
         return replace(found, gone=True)
+    if line.kind == "udp":
+        takers = {
+            holder for end in tables.takes_datagrams_at(line.peer) for holder in tables.held_by("socket", end.inode)
+        }
+        return replace(found, pids=tuple(sorted(takers)), sure="address") if takers else found
     listeners = {holder for end in tables.listens_at(line.peer) for holder in tables.held_by("socket", end.inode)}
     if line.kind == "tcp" and listeners and (other is not None or _is_local(line)):
         return replace(found, pids=tuple(sorted(listeners)), sure="listens")
@@ -309,14 +338,30 @@ def _child(pid: int, thread: int, call: Call, tables: Tables) -> Blocked:
     return Blocked((Target("child", what, alive, "parent" if alive else ""),), any_of=len(alive) > 1)
 
 
+_BY_PATH = frozenset(("open", "stat", "lstat", "access", "rename", "mkdir", "unlink"))
+_BELOW_FOLDER = frozenset(
+    ("openat", "openat2", "newfstatat", "statx", "faccessat", "faccessat2", "mkdirat", "unlinkat")
+)
+_HERE = 0xFFFFFF9C
+"""AT_FDCWD, as the low half of an argument."""
+
+
 def _opening(pid: int, thread: int, call: Call, tables: Tables) -> Blocked:
-    """A file that is being opened. A FIFO is opened only once its other end is."""
-    del tables
-    at = call.arguments[0] if call.name == "open" else call.arguments[1]
-    path = proc.memory(pid, at, 4096).partition(b"\0")[0].decode("utf-8", "replace")
+    """A file that is being opened or looked at. A FIFO is opened only once its other end is."""
+    first, second = call.arguments[:2]
+    path = (
+        proc.memory(pid, first if call.name in _BY_PATH else second, 4096)
+        .partition(b"\0")[0]
+        .decode("utf-8", "replace")
+    )
     channel = proc.text(f"{pid}/task/{thread}/wchan", 64)
-    fifo = "fifo" in channel or "wait_for_partner" in channel
-    return Blocked((Target("fifo" if fifo else "file", path, gone=fifo),))
+    if "fifo" in channel or "wait_for_partner" in channel:
+        return Blocked((Target("fifo", path, gone=True),))
+    if not path.startswith("/"):
+        here = call.name in _BY_PATH or first & 0xFFFFFFFF == _HERE
+        folder = proc.link(f"{pid}/cwd" if here else f"{pid}/fd/{first}")
+        path = f"{folder.rstrip('/')}/{path}" if folder.startswith("/") else path
+    return Blocked((_file(pid, path, tables),))
 
 
 _OTHERS: dict[str, Callable[[int, int, Call, Tables], Blocked]] = {
@@ -325,5 +370,5 @@ _OTHERS: dict[str, Callable[[int, int, Call, Tables], Blocked]] = {
     **dict.fromkeys(("semop", "semtimedop"), _semaphore),
     **dict.fromkeys(("msgrcv", "msgsnd", "mq_timedreceive", "mq_timedsend"), _queue),
     **dict.fromkeys(("wait4", "waitid"), _child),
-    **dict.fromkeys(("open", "openat", "openat2"), _opening),
+    **dict.fromkeys(_BY_PATH | _BELOW_FOLDER, _opening),
 }

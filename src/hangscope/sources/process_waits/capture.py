@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
+from hangscope.safeio.safe_files import Patience, Refused
 from hangscope.sources.process_waits import proc
 from hangscope.sources.process_waits.calls import Blocked, Call, blocked_on, call_of
-from hangscope.sources.process_waits.schema import FOLDER, NodeWaits, SeenProcess, Target, Wait
+from hangscope.sources.process_waits.says import Said, said_by
+from hangscope.sources.process_waits.schema import DATABASE, FOLDER, NodeWaits, SeenProcess, Target, Wait
 from hangscope.sources.process_waits.tables import LISTEN, Socket, Tables
 from hangscope.sources.saving import Saving
 
@@ -22,6 +27,9 @@ MOST_TARGETS = 64
 MOST_SOCKETS = 256
 """Of one process, that are saved for other nodes."""
 BETWEEN_S = 2.0
+MOST_PYTHONS = 64
+PYTHONS_S = 3.0
+"""For all Python programs' own words: a page of one may come from a file system that hangs."""
 WHAT = "waits between programs"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -67,7 +75,7 @@ def save(node: Saving, sample: int) -> None:
     """What the job's processes wait for, and those that they wait for."""
     del sample
     command = [node.command] if node.command is not None else []
-    seen = take([*node.ranks, *command], node.ranks, node.ended.wait)
+    seen = take([*node.ranks, *command, *node.programs], node.ranks, node.ended.wait)
     if not node.ended.is_set():
         node.write(f"{FOLDER}/processes.json", json.dumps({**seen.to_json(), "node": node.node}, indent=1))
 
@@ -91,6 +99,7 @@ def take(
     tables.read_holders()
     tables.read_namespaces(tuple(second.used))
     waits = [wait for key, thread in second.threads.items() if (wait := _wait(key, thread, first, tables)) is not None]
+    waits = _with_words(waits)
     held = _sockets_held(tables, set(second.used))
     processes = [_process(pid, stat, first, second, ranks.get(pid), held[pid]) for pid, stat in second.used.items()]
     cut = [tables.cut] if tables.cut else []
@@ -113,12 +122,17 @@ def _closure(roots: Iterable[int]) -> tuple[_Look, list[str]]:
         if len(look.used) >= MOST_PROCESSES:
             return look, [f"only the first {MOST_PROCESSES} processes were looked at"]
         look.take(pid)
-        for thread, call in look.calls_of(pid):
-            blocked = blocked_on(pid, thread, call, tables)
-            for other in (other for target in blocked.targets[:MOST_TARGETS] for other in target.pids):
-                if other not in known:
-                    known.add(other)
-                    waiting.append(other)
+        reached = [
+            other
+            for thread, call in look.calls_of(pid)
+            for target in blocked_on(pid, thread, call, tables, MOST_TARGETS).targets
+            for other in target.pids
+        ]
+        if reached and proc.command(pid).startswith(DATABASE):
+            reached += proc.children(look.used[pid].parent)  # another of the server's processes may hold the lock
+        fresh = [other for other in dict.fromkeys(reached) if other not in known]
+        known.update(fresh)
+        waiting += fresh
     return look, []
 
 
@@ -140,6 +154,23 @@ def _wait(key: tuple[int, int], thread: _Thread, first: _Look, tables: Tables) -
         woke=max(0, thread.switches - before.switches),
         main=pid == number,
     )
+
+
+def _with_words(waits: list[Wait]) -> list[Wait]:
+    """The same waits with what the programs themselves say of them: of as many programs as there is time for."""
+    patience = Patience(PYTHONS_S)
+    until = time.monotonic() + PYTHONS_S
+    said: dict[int, dict[int, Said]] = {}
+    for pid in list(dict.fromkeys(wait.pid for wait in waits))[:MOST_PYTHONS]:
+        if time.monotonic() > until:
+            break
+        with contextlib.suppress(Refused):
+            said[pid] = patience.ask(f"process {pid}", partial(said_by, pid))
+    return [_with_word(wait, said.get(wait.pid, {}).get(wait.thread)) for wait in waits]
+
+
+def _with_word(wait: Wait, said: Said | None) -> Wait:
+    return wait if said is None else replace(wait, place=_plain(said.place), idles=said.idles, says=_plain(said.says))
 
 
 def _targets(blocked: Blocked) -> tuple[Target, ...]:

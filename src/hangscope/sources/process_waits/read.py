@@ -75,6 +75,9 @@ def _wait(row: Mapping[str, Any]) -> Wait:
         timed=row.get("timed") is True,
         woke=_whole(row, "woke"),
         main=row.get("main") is True,
+        place=_text(row, "place"),
+        idles=row.get("idles") is True,
+        says=_text(row, "says"),
     )
 
 

@@ -8,6 +8,10 @@ from typing import Any
 SCHEMA = "hangscope.waits/1"
 FOLDER = "waits"
 KIND = "waits"
+KEY = "the key "
+"""How the words on a key of PyTorch's store begin."""
+DATABASE = "postgres: "
+"""How the processes of a Postgres server that serve clients begin their titles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +19,15 @@ class Target:
     """One thing that a wait is about, and who could end it."""
 
     kind: str
-    """tcp, udp, unix, pipe, fifo, eventfd, lock, futex, semaphore, queue, child, file, listen, timer, inotify, other"""
+    """tcp, udp, unix, pipe, fifo, eventfd, lock, futex, semaphore, queue, child, file, mount, listen, timer, inotify,
+    title, other"""
     what: str
     """An address, a path, a name: what people know it by."""
     pids: tuple[int, ...] = ()
     """Processes of this node that hold its other end, or hold the lock."""
     sure: str = ""
-    """How the pids are known: inode, lock, owner, mapping, parent, last, listens; empty where there are none."""
+    """How the pids are known: inode, lock, owner, parent, accept (it is in their queue of connections), and less surely
+    mapping, last, listens, address, device, title; empty where there are none."""
     fd: int | None = None
     local: str = ""
     """Of a socket: our address, so that another node's table can be asked for the other end."""
@@ -51,6 +57,12 @@ class Wait:
     woke: int = 0
     """How often the thread was given a core between the looks: one that polls is, one that is blocked is not."""
     main: bool = False
+    place: str = ""
+    """Of a thread that runs Python: the innermost function that is no library's, and its line."""
+    idles: bool = False
+    """Whether it is in a call in which Python's queues and loops wait for work: a pool's thread, a server's loop."""
+    says: str = ""
+    """What the program itself says that it waits for: a key of a store, the path of a request, whose answer."""
 
 
 @dataclass(frozen=True, slots=True)
