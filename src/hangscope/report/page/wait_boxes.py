@@ -1,7 +1,8 @@
 """The waits, as boxes and arrows: ranks that wait for the same in the same operation are one box.
 
-The culprit is the first box and every arrow leads towards it. A layout repeats itself over its groups: boxes of one
-kind of operation at one distance are drawn as one, with how many there are.
+The culprit is the first box and every arrow leads towards it. Where it waits itself for other programs, these stand
+before it, each a box of its own. A layout repeats itself over its groups: boxes of one kind of operation at one
+distance are drawn as one, with how many there are.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from hangscope.model import Kind, Operation, State
 from hangscope.report.page.page_text import SHORT, rank_runs, shown
 from hangscope.report.page.timeline import group_labels
 from hangscope.report.verdict_text import kind_text
+from hangscope.sources.process_waits.chains import ENDS, Step
 from hangscope.text import plural, spans
 
 _BOXES = 6
@@ -29,6 +31,7 @@ _TOP = 8
 
 
 _GAP_LINK = 44
+_PROGRAMS = 12
 
 
 @dataclass(slots=True)
@@ -45,6 +48,10 @@ class Box:
     sets: int = 1
     x: int = 0
     y: int = 0
+    program: str = ""
+    """Of a process that is no rank: what it is called."""
+    names: str = ""
+    """More of it, for the tip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +65,18 @@ class Wait:
 
 def waits(diagnosis: Diagnosis, alignment: Alignment) -> dict[str, Any] | None:
     """Boxes and arrows with their places; None where nobody waits."""
-    if not diagnosis.victims and diagnosis.link is None:
+    if not diagnosis.victims and diagnosis.link is None and not diagnosis.program_waits:
         return None
     roots = {culprit.rank for culprit in diagnosis.culprits}
     circle = _own_waits(diagnosis, alignment)
     boxes = _roots(diagnosis, circle) + _victims(diagnosis, roots)
+    programs, ways = _programs(diagnosis, boxes)
+    boxes = programs + boxes
     columns: dict[int, list[Box]] = {}
     for box in boxes:
         columns.setdefault(box.level, []).append(box)
     for number, level in enumerate(sorted(columns)):
-        if number > 0:
+        if level > 0:
             columns[level] = _folded(columns[level])
         for place, box in enumerate(columns[level]):
             box.x = number * (_WIDE + _GAP_X) + 2
@@ -77,7 +86,7 @@ def waits(diagnosis: Diagnosis, alignment: Alignment) -> dict[str, Any] | None:
     drawn = [box for level in sorted(columns) for box in columns[level]]
     return {
         "boxes": [_box(box) for box in drawn],
-        "arrows": _arrows(drawn, diagnosis, circle),
+        "arrows": [*_arrows(drawn, diagnosis, circle), *(_way(way) for way in ways)],
         "width": max((box.x for box in drawn), default=0) + _WIDE + 6,
         "height": max((box.y for box in drawn), default=0) + _HIGH + _TOP,
     }
@@ -98,6 +107,62 @@ def _roots(diagnosis: Diagnosis, circle: Mapping[int, Wait]) -> list[Box]:
         says = kind_text(diagnosis.kind)
         boxes.append(Box(ranks, 0, "culprit", says, group or node, operation))
     return boxes
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One process waits for another."""
+
+    source: Box
+    target: Box
+    says: str
+
+
+def _programs(diagnosis: Diagnosis, boxes: list[Box]) -> tuple[list[Box], list[_Way]]:
+    """The programs on the way from those at fault, each a box one further to the left, and who waits for which."""
+    by_rank = {rank: box for box in boxes if box.level == 0 for rank in box.ranks}
+    found: dict[tuple[str, int], Box] = {}
+    ways: dict[tuple[int, int], _Way] = {}
+    for rank, chain in sorted(diagnosis.program_waits.items()):
+        before = by_rank.get(rank)
+        for number, step in enumerate(chain.steps[1:], 1):
+            process = step.process
+            if before is None or process is None or len(found) >= _PROGRAMS:
+                break
+            held = by_rank.get(process.rank) if process.rank is not None else None
+            box = held or found.get((step.node, process.pid))
+            if box is None:
+                last = step is chain.last and chain.end not in ("cycle", "outside", "dead")
+                says = ENDS[chain.end] if last else f"pid {process.pid}"
+                name = _short_name(process.command or process.name)
+                box = Box(set(), -number, "culprit" if last else "waiting", says, step.node, program=name)
+                box.names = f"pid {process.pid} ({process.command or process.name})"
+                found[step.node, process.pid] = box
+            ways.setdefault((id(before), id(box)), _Way(before, box, _in_call(chain.steps[number - 1])))
+            before = box
+        if chain.end == "cycle" and before is not None and rank in by_rank:
+            first = by_rank[rank]
+            ways.setdefault((id(before), id(first)), _Way(before, first, _in_call(chain.last)))
+    return list(found.values()), [way for way in ways.values() if way.source is not way.target]
+
+
+def _short_name(command: str) -> str:
+    """A Python program by its script alone; any other as it calls itself."""
+    words = command.split()
+    script = len(words) == 2 and words[0].startswith("python")
+    return words[1].rpartition("/")[2] if script else command
+
+
+def _in_call(step: Step) -> str:
+    if step.wait is None or step.target is None:
+        return "waits"
+    return f"{step.wait.call}, {step.target.kind} {step.target.what}"
+
+
+def _way(way: _Way) -> dict[str, Any]:
+    if way.target.level < way.source.level:
+        return _across(way.source, way.target, f"waits in {way.says}")
+    return _back(way.source, way.target, f"waits in {way.says}")
 
 
 def _ends(link: Link, diagnosis: Diagnosis) -> list[Box]:
@@ -183,11 +248,11 @@ def _box(box: Box) -> dict[str, Any]:
         "wide": _WIDE,
         "high": _HIGH,
         "role": box.role,
-        "title": _title(box.ranks),
+        "title": shown(box.program, 21) if box.program else _title(box.ranks),
         "says": shown(f"in {box.operation}" if box.operation else box.says, 22),
         "under": shown(f"{box.group} · {plural(box.sets, 'set')}" if box.sets > 1 else box.group, 23),
         "ranks": rank_runs(box.ranks),
-        "all": shown(spans(box.ranks, limit=12)),
+        "all": shown(box.names or spans(box.ranks, limit=12)),
     }
 
 
@@ -202,7 +267,7 @@ def _arrows(boxes: list[Box], diagnosis: Diagnosis, circle: Mapping[int, Wait]) 
         targets = list({id(owner[r]): owner[r] for r in sorted(box.waits_for) if r in owner}.values())
         targets = [target for target in targets if target is not box and target.level < box.level][:_BOXES]
         for target in targets:
-            arrows.append(_across(box, target, box.group, box.operation))
+            arrows.append(_across(box, target, f"{box.operation} of {box.group}"))
     return arrows + _closing(boxes, circle)
 
 
@@ -214,7 +279,7 @@ def _closing(boxes: list[Box], circle: Mapping[int, Wait]) -> list[dict[str, Any
         source = owner.get(rank)
         for target in [owner[r] for r in wait.waits_for if r in owner]:
             if source is not None and target is not source and (id(source), id(target)) not in found:
-                found[id(source), id(target)] = _back(source, target, wait.group, wait.operation)
+                found[id(source), id(target)] = _back(source, target, f"{wait.operation} of {wait.group}")
     return list(found.values())
 
 
@@ -247,7 +312,7 @@ def _not_come(alignment: Alignment, call: Operation) -> set[int]:
     return set(call.group.members or ()) - set(alignment.job.ops.column("rank")[come].tolist())
 
 
-def _across(source: Box, target: Box, group: str, operation: str) -> dict[str, Any]:
+def _across(source: Box, target: Box, title: str) -> dict[str, Any]:
     x1 = source.x
     y1 = source.y + _HIGH // 2
     x2 = target.x + _WIDE + 9
@@ -260,18 +325,18 @@ def _across(source: Box, target: Box, group: str, operation: str) -> dict[str, A
         "y": 0,
         "says": "",
         "role": "waiting",
-        "title": shown(f"{operation} of {group}"),
+        "title": shown(title),
     }
 
 
-def _back(source: Box, target: Box, group: str, operation: str) -> dict[str, Any]:
+def _back(source: Box, target: Box, title: str) -> dict[str, Any]:
     """What the culprit itself waits for, in a deadlock: an arrow the other way, below the first one."""
     x1 = source.x + _WIDE
     y1 = source.y + _HIGH - 8
     x2 = target.x - 9
     y2 = target.y + _HIGH - 8
     if target.level == source.level:
-        return _down(source, target, operation, "waiting")
+        return _down(source, target, title, "waiting")
     bend = max((x2 - x1) // 2, 20)
     return {
         "path": f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}",
@@ -280,7 +345,7 @@ def _back(source: Box, target: Box, group: str, operation: str) -> dict[str, Any
         "y": 0,
         "says": "",
         "role": "culprit",
-        "title": shown(f"{operation} of {group}"),
+        "title": shown(title),
     }
 
 
