@@ -48,6 +48,7 @@ BELOW: dict[str, set[str]] = {
         "errors",
         "__about__",
     },
+    "admission": {"recorder", "safeio", "errors"},
     "pytest_plugin": {"recorder", "sources", "processes", "incident", "safeio", "errors"},
     "push": {"incident", "safeio", "text", "errors", "__about__"},
     "demo": {"errors"},
@@ -98,6 +99,7 @@ BELOW: dict[str, set[str]] = {
         ),
     },
     "cli": {
+        "admission",
         "verdict_words",
         "assistant",
         "server",

@@ -122,3 +122,47 @@ def test_pods_say_on_which_machine_they_run() -> None:
     assert identify({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HANGSCOPE_MACHINE": "gpu-c"}).machine == "gpu-c"
     assert identify({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}).machine == ""
     assert identify({}).machine is None
+
+
+def webhooks() -> list[dict[str, Any]]:
+    (found,) = (
+        each for each in documents(DOCS / "manifests" / "admission.yaml") if each["kind"].endswith("Configuration")
+    )
+    return list(found["webhooks"])
+
+
+def test_no_pod_waits_for_the_webhook() -> None:
+    """Where it fails, pods start: it is asked about new pods alone, for two seconds, and has no side effects."""
+    for webhook in webhooks():
+        assert webhook["failurePolicy"] == "Ignore"
+        assert webhook["sideEffects"] == "None"
+        assert webhook["timeoutSeconds"] <= 2
+        assert [rule["operations"] for rule in webhook["rules"]] == [["CREATE"]]
+        assert [rule["resources"] for rule in webhook["rules"]] == [["pods"]]
+    by_namespace, by_pod = webhooks()
+    assert (
+        by_namespace["namespaceSelector"]["matchLabels"]
+        == by_pod["objectSelector"]["matchLabels"]
+        == {"hangscope": "on"}
+    )
+
+
+def test_the_webhooks_command_is_one_and_its_parts_fit_together() -> None:
+    """Options, port, secret, service and certificate are the same ones throughout, in manifest and chart."""
+    from hangscope.cli.verbs import serve
+
+    parts = {each["kind"]: each for each in documents(DOCS / "manifests" / "admission.yaml")}
+    pod = parts["Deployment"]["spec"]["template"]["spec"]
+    words = pod["containers"][0]["command"]
+    assert words[:2] == ["hangscope", "serve"]
+    known = {name for each in serve.command.params if isinstance(each, click.Option) for name in each.opts}
+    assert {word.partition("=")[0] for word in words[2:]} <= known
+    assert pod["volumes"][0]["secret"]["secretName"] == parts["Certificate"]["spec"]["secretName"]
+    service = parts["Service"]["metadata"]
+    assert parts["Certificate"]["spec"]["dnsNames"] == [f"{service['name']}.{service['namespace']}.svc"]
+    for webhook in webhooks():
+        asked = webhook["clientConfig"]["service"]
+        assert (asked["name"], asked["namespace"]) == (service["name"], service["namespace"])
+    chart = (DOCS.parent / "containers" / "chart" / "templates" / "admission.yaml").read_text()
+    assert set(re.findall(r"--[a-z-]+(?==)", chart)) <= known
+    assert chart.count("failurePolicy: Ignore") == chart.count("timeoutSeconds: 2") == len(webhooks())

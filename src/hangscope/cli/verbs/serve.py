@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -29,6 +32,10 @@ def _listen(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[s
     if not port.isdigit() or int(port) > 65535:
         raise click.BadParameter("HOST:PORT, for example 127.0.0.1:8642, or :8642 for all addresses of this machine")
     return host.strip("[]") if host != "*" else "", int(port)
+
+
+def _listen_if_given(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    return None if value is None else _listen(ctx, param, value)
 
 
 def _networks(
@@ -114,6 +121,27 @@ def _data() -> Path:
     envvar="HANGSCOPE_FIRST_TOKEN_FILE",
     show_envvar=True,
 )
+@click.option(
+    "--admission",
+    metavar="HOST:PORT",
+    callback=_listen_if_given,
+    help="Be a Kubernetes admission webhook instead, over HTTPS: adds the recorder's settings to training jobs' pods.",
+)
+@click.option(
+    "--admission-kind",
+    "admission_kinds",
+    multiple=True,
+    type=click.Choice(["PyTorchJob", "TrainJob", "JobSet", "RayCluster", "LeaderWorkerSet", "none"]),
+    help="For --admission: whose pods, besides labelled ones; may be given more than once.  [default: all of these]",
+)
+@click.option(
+    "--admission-claim",
+    metavar="NAME",
+    help="For --admission: a volume claim for the evidence.  [default: an emptyDir]",
+)
+@click.option(
+    "--admission-library", metavar="DIR", help="For --admission: a directory of the machines with the black box in it."
+)
 @click.option("--new-token", metavar="NAME", help="Make a token, print it and end.")
 @click.option("--project", default="default", show_default=True, help="For --new-token: its project, made if new.")
 @click.option(
@@ -136,6 +164,10 @@ def command(
     proxies: tuple[IPv4Network | IPv6Network, ...],
     project_gib: int,
     first_token_file: Path | None,
+    admission: tuple[str, int] | None,
+    admission_kinds: tuple[str, ...],
+    admission_claim: str | None,
+    admission_library: str | None,
     new_token: str | None,
     project: str,
     scopes: tuple[str, ...],
@@ -145,6 +177,8 @@ def command(
     Without options it keeps everything in a folder, listens on this machine alone, and shows a first token once.
     Agents send with `hangscope run --server URL`, people with `hangscope push PATH --server URL`.
     """
+    if admission is not None:
+        return _admit(admission, tls_cert, tls_key, admission_kinds, admission_claim, admission_library)
     check_extra()
     from hangscope.server.serve_process import WAIT_FOR_DATABASE_S, ServeOptions, open_stores, serve
     from hangscope.server.store import access_tokens
@@ -175,6 +209,39 @@ def command(
         return 0
     _first_token(opened.database, first_token_file, data)
     serve(options, opened, note)
+    return 0
+
+
+def _admit(
+    address: tuple[str, int],
+    certificate: Path | None,
+    key: Path | None,
+    kinds: tuple[str, ...],
+    claim: str | None,
+    library: str | None,
+) -> int:
+    """Until SIGTERM."""
+    from hangscope.admission.https_server import AdmissionServer
+    from hangscope.admission.pod_patch import KINDS, PatchOptions
+
+    if certificate is None or key is None:
+        raise SettingsError(
+            "--admission needs --tls-cert and --tls-key",
+            hint="the API server asks over HTTPS alone: docs/kubernetes.md",
+        )
+    if library is not None and not library.startswith("/"):
+        raise SettingsError(f"--admission-library {library}: not an absolute path", hint="a directory of the machines")
+    wanted = frozenset(kinds or KINDS) - {"none"}
+    server = AdmissionServer(address[0], address[1], certificate, key, PatchOptions(wanted, claim, library))
+
+    def stop(_: int, __: FrameType | None) -> None:
+        threading.Thread(target=server.shutdown, daemon=True).start()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    note(f"answering the API server on {address[0] or '*'}:{server.server_port}")
+    server.serve_forever()
+    server.server_close()
     return 0
 
 
