@@ -2,8 +2,8 @@
 
     python tests/pasted/score.py [NAME…]
 
-Fifty-five excerpts after public threads (times, hosts, paths and numbers are ours), of engines, schedulers, GPUs,
-networks and healthy runs. Whoever wrote the readers knew their names and had not read them when they were first run.
+Excerpts after public threads (times, hosts, paths and numbers are ours), of every accelerator, engine, scheduler, file
+system and network that people paste, and of healthy runs. Each answer was written down before the first run on it.
 
     exact   outcome, group of kinds and culprits as in the truth; every decisive substring, fact, node and peer is said
     short   nothing false, but something is missing

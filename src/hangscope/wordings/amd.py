@@ -47,8 +47,9 @@ ROWS: tuple[Wording, ...] = (
     Wording(
         FailureKind.GPU_HANG,
         _PCI + r"(?P<what>GPU reset begin|GPU reset\(\d+\) failed|GPU reset end with ret = -\d+|ring \S+ timeout"
-        r"|\[?drm\S* ?.{0,60}?ring \S+ timeout|.{0,40}?fence wait loop timeout expired)",
-        ("GPU reset begin", "GPU reset(", "GPU reset end", " timeout, signaled", "fence wait loop"),
+        r"|\[?drm\S* ?.{0,60}?ring \S+ timeout|.{0,40}?fence wait loop timeout expired"
+        r"|GPU mode\d reset failed|ASIC reset failed with error, -\d{1,3})",
+        ("GPU reset begin", "reset failed", "GPU reset(", "GPU reset end", " timeout, signaled", "fence wait loop"),
         "Apr 12 00:54:42 gpu-b12 kernel: amdgpu 0000:2f:00.0: amdgpu: GPU reset begin!",
         "Linux 5-6; ROCm#1724, libva-utils#291; 2018-2026",
         library="AMD",

@@ -96,6 +96,18 @@ ROWS: tuple[Wording, ...] = (
     ),
     Wording(
         FailureKind.INIT_TIMEOUT,
+        r"DEADLINE_EXCEEDED: (?P<what>Connect\(\) timed out after \S{1,20} with \d{1,6} attempts)",
+        ("Connect() timed out after",),
+        "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Connect() timed out after 0 with 1 attempts. Most recent "
+        "failure was: DEADLINE_EXCEEDED: Deadline Exceeded",
+        "jaxlib 0.3; alpa#826; 2022-2023",
+        library="JAX",
+        detail="{what}",
+        effect=True,
+        explains=True,
+    ),
+    Wording(
+        FailureKind.INIT_TIMEOUT,
         r"waited too long for some tasks to show up|RPC: /(?:xla\.coordination|tensorflow)\.CoordinationService/RegisterTask",
         ("waited too long for some tasks", "CoordinationService/RegisterTask"),
         "DEADLINE_EXCEEDED: Failed to connect to distributed JAX controller: waited too long for some tasks to show up. "

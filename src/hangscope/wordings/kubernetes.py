@@ -47,6 +47,16 @@ ROWS: tuple[Wording, ...] = (
         explains=True,
     ),
     Wording(
+        FailureKind.EVICTED,
+        r"message: (?P<what>\d{1,6}/\d{1,6} workers are evicted)",
+        ("workers are evicted",),
+        "    message: 1/8 workers are evicted",
+        "mpi-operator 0.4-0.6; kubeflow/mpi-operator#647; 2024-2026",
+        library="Kubernetes",
+        detail="{what}",
+        explains=True,
+    ),
+    Wording(
         FailureKind.HOST_OOM,
         r"TaskOOM event.{0,40}?(?:container_id|container):?\\?\"?(?P<container>[0-9a-f]{6,64})?",
         ("TaskOOM event",),

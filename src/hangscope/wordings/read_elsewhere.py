@@ -135,6 +135,13 @@ READ_ELSEWHERE: tuple[Wording, ...] = (
         "detected-1-oom-kill-event",
     ),
     _row(
+        FailureKind.NODE_FAILED,
+        "Slurm",
+        ("Node failure on",),
+        "salloc: error: Node failure on worker-1",
+        "Slurm 20-25, srun and salloc; soperator#854; 2020-2026",
+    ),
+    _row(
         FailureKind.XID,
         "NVIDIA",
         ("NVRM: Xid",),

@@ -67,7 +67,8 @@ WORDS = (
 _UPTIME = re.compile(r"^(?:<\d+>|kern\s*:\w+\s*:)?\s*\[\s*(?P<at>\d+\.\d+)\]\s?")
 _HUMAN = re.compile(r"^\[(?P<at>\w{3} \w{3} +\d+ \d\d:\d\d:\d\d(?:\.\d+)? ?\d{4})\]\s?")
 _SYSLOG = re.compile(
-    r"^(?:(?P<at>\w{3} +\d+ \d\d:\d\d:\d\d)|(?P<iso>\d{4}-\d\d-\d\dT\S+)) (?P<host>[\w.-]+) kernel: "
+    r"^(?:[\w./-]{1,80}:)?"  # the file's name, by grep
+    r"(?:(?P<at>\w{3} +\d+ \d\d:\d\d:\d\d)|(?P<iso>\d{4}-\d\d-\d\dT\S+)) (?P<host>[\w.-]+) kernel: "
     r"(?:\[\s*[\d.]+\] ?)?"
 )
 _ISO = re.compile(r"^(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S*)\s")

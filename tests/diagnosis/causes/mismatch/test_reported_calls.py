@@ -30,6 +30,17 @@ def test_two_sides_accuse_nobody() -> None:
     assert "rank 0 runs all_reduce" in found.headline and "rank 4 runs broadcast" in found.headline
 
 
+def test_two_sizes_of_one_named_operation_are_two_sides() -> None:
+    """A broadcast has one size on all ranks; with two of them nobody can say whose is wrong."""
+    text = timeout(2, "BROADCAST", group=DEFAULT)
+    other = text.replace("[rank2]", "[rank3]").replace("Rank 2]", "Rank 3]").replace("NumelIn=", "NumelIn=9")
+    found = verdict_on(text + other)
+    assert short(found) == ("hang", "mismatch", [])
+    assert "elements" in found.headline
+    gathered = (text + other).replace("BROADCAST", "GATHER")
+    assert short(verdict_on(gathered))[1] != "mismatch"
+
+
 def test_different_numbers_are_not_compared() -> None:
     """Who is at another number is ahead or behind."""
     assert short(verdict_on(timeout(0, "ALLREDUCE", 16) + timeout(4, "BROADCAST", 17)))[1] != "mismatch"

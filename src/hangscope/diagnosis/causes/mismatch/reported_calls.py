@@ -76,6 +76,17 @@ def propose(case: Case) -> Iterator[Accusation[Reported]]:
         if reference is not None:
             yield _accusation(case, group, Reported(seq, reports, reference))
             return
+        if _sizes_differ(case, reports):
+            yield _two_sides(case, group, Reported(seq, reports, None))
+            return
+
+
+def _sizes_differ(case: Case, reports: _Reports) -> bool:
+    """Whether ranks report one operation of one group with sizes that have to be alike, and no majority."""
+    calls = _calls(reports)
+    known = len(calls) > 1 and all(call.elements_in is not None for call in calls)
+    may_differ = calls[0].name.startswith("all_to_all") or calls[0].name in _MAY_DIFFER
+    return known and not may_differ and len(set(calls)) > 1 and _is_group_named(case, Reported(0, reports, None))
 
 
 def _positions(case: Case) -> dict[tuple[int, int], _Reports]:
@@ -174,8 +185,9 @@ def words(case: Case, accusation: Accusation[Reported]) -> Words:
 def _words_of_sides(accusation: Accusation[Reported], operation: OperationInFlight) -> Words:
     seq = accusation.facts.seq
     sides: dict[str, list[int]] = {}
+    of_sizes = len({call.name for call, _ in accusation.facts.by_rank.values()}) == 1
     for rank, (call, _) in sorted(accusation.facts.by_rank.items()):
-        sides.setdefault(call.name, []).append(rank)
+        sides.setdefault(str(call) if of_sizes else call.name, []).append(rank)
     text = ", ".join(f"{ranks_text(ranks)} {verb(ranks, 'runs', 'run')} {name}" for name, ranks in sides.items())
     return Words(
         headline=f"{text} at #{seq}",

@@ -76,6 +76,7 @@ WORDS = (
     "CANCELLED AT",
     "Terminating StepId",
     "Job step aborted",
+    "Node failure on",
     "srun: ",
     "oom_kill",
 )

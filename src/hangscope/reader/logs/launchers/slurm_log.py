@@ -27,7 +27,7 @@ _TASKS = re.compile(r"(?:srun|slurmstepd): error: (?P<node>[\w.-]+): tasks? (?P<
 _RUNNING = re.compile(r"srun: (?:StepId=|step:)\S{1,60} tasks? (?P<tasks>[\d,\-\[\]]+): running")
 _OUT_OF_MEMORY = re.compile(r"Detected \d+ oom[-_]kill event")
 _NODE_FAILURE = re.compile(
-    r"srun: error: Node failure on (?P<node>[\w.,\[\]-]+)|CANCELLED AT .{0,40}DUE TO NODE FAILURE"
+    r"(?:srun|salloc|sbatch): error: Node failure on (?P<node>[\w.,\[\]-]+)|CANCELLED AT .{0,40}DUE TO NODE FAILURE"
 )
 _CANCELLED = re.compile(r"CANCELLED AT \S{1,40}(?: DUE TO (?P<why>[A-Z][A-Z ]{1,40}[A-Z]))?")
 _FROM_OUTSIDE = frozenset((TIME_LIMIT.upper(), PREEMPTION.upper()))
