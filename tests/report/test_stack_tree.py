@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from hangscope.diagnosis import diagnose
 from hangscope.model import Facts, Frame, Job, Source, ThreadStack
-from hangscope.report.page.all_stacks import all_stacks
+from hangscope.report.page.render_page import all_stacks
 from hangscope.report.stack_lines import Look, stack_lines
 from hangscope.report.stack_tree import MOST_FRAMES, stack_tree, to_values
 from hangscope.report.text_layout import cells, plain

@@ -6,6 +6,7 @@ called something else, else the stack of its training thread, else the call that
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from hangscope.diagnosis.accusation import Accusation, Accused
@@ -14,10 +15,39 @@ from hangscope.diagnosis.align.lasting_shifts import LastingMismatch, LastingShi
 from hangscope.diagnosis.case import Case
 from hangscope.diagnosis.evidence.code_lines import through, user_frame
 from hangscope.diagnosis.evidence.liveness import How
-from hangscope.diagnosis.evidence.saved_code import SavedCode
 from hangscope.diagnosis.evidence.training_thread import inside_child
 from hangscope.diagnosis.verdict import CauseKind, Place, SeenIn
-from hangscope.model import FATAL_ERROR, Frame, Operation
+from hangscope.model import FATAL_ERROR, CodeLines, Frame, Job, Operation
+
+_AROUND = 3
+
+
+class SavedCode:
+    """What was saved of the ranks' source files. No file is opened by a name that evidence gives."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def line(self, rank: int, frame: Frame) -> str | None:
+        """The text of a frame's line, without its indent; None where it was not saved."""
+        texts = (text for number, text in self.around(rank, frame) if number == frame.line)
+        return next((text.strip() for text in texts if text.strip()), None)
+
+    def around(self, rank: int, frame: Frame) -> tuple[tuple[int, str], ...]:
+        """The lines near a frame's, with their numbers; empty where the frame's own was not saved."""
+        for saved in self._by_file.get(frame.filename, ()):
+            if rank in saved.ranks and frame.line in saved.lines:
+                near = range(frame.line - _AROUND, frame.line + _AROUND + 1)
+                return tuple((number, saved.lines[number]) for number in near if number in saved.lines)
+        return ()
+
+    @cached_property
+    def _by_file(self) -> dict[str, list[CodeLines]]:
+        found: dict[str, list[CodeLines]] = {}
+        for saved in self._job.facts.code:
+            found.setdefault(saved.file, []).append(saved)
+        return found
+
 
 _MOST_FRAMES = 64
 _MOST_WITH_FRAMES = 128

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hangscope.diagnosis.align.alignment import Transfers
 from hangscope.diagnosis.align.op_index import Index
-from hangscope.diagnosis.align.p2p_calls import Transfers
 from hangscope.model import COLUMNS, UNKNOWN, Kind, Operations, Tables
 
 FEW = st.integers(0, 2)

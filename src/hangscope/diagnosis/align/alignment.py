@@ -6,18 +6,52 @@ entries of one rank with the same number are one coalesced call. Sends and recei
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
 from hangscope.diagnosis.align.agreement import is_symmetric, signatures
 from hangscope.diagnosis.align.batches import open_batches, point_to_point, torn_batches
-from hangscope.diagnosis.align.column_tools import Bools, Ints, grouped, ids, rows_of
+from hangscope.diagnosis.align.column_tools import Bools, Ints, grouped, ids, rows_of, runs, sort_by
 from hangscope.diagnosis.align.lanes import Lane, lanes_of
 from hangscope.diagnosis.align.op_index import Index
-from hangscope.diagnosis.align.p2p_calls import Transfers
-from hangscope.model import UNKNOWN, Job, State
+from hangscope.model import UNKNOWN, Job, Kind, Operations, State
+
+_SEND = int(Kind.SEND)
+_RECV = int(Kind.RECV)
+_KEYS = ("rank", "kind", "source", "destination", "group")
+
+
+class Transfers:
+    """Made once: thousands of ranks of a pipeline wait in sends and receives, and each asks for two lists of them."""
+
+    def __init__(self, ops: Operations) -> None:
+        kind = ops.column("kind")
+        rows = np.flatnonzero((kind == _SEND) | (kind == _RECV))
+        self._rows: Ints = rows[sort_by(*(ops.column(name)[rows] for name in _KEYS))]
+        columns = [ops.column(name)[self._rows] for name in _KEYS]
+        starts = runs(*columns)
+        keys = zip(*(column[starts[:-1]].tolist() for column in columns), strict=True)
+        self._places: dict[tuple[int, ...], tuple[int, int]] = dict(zip(keys, pairwise(starts.tolist()), strict=True))
+
+    def of(self, owner: int, source: int, destination: int, group: int) -> Ints:
+        """`owner`'s rows that carry data from one rank to another: its sends or its receives, as recorded."""
+        return self._side(owner, _SEND if owner == source else _RECV, source, destination, group)
+
+    def _side(self, owner: int, kind: int, source: int, destination: int, group: int) -> Ints:
+        start, stop = self._places.get((owner, kind, source, destination, group), (0, 0))
+        return self._rows[start:stop]
+
+    def both_sides(self) -> Iterator[tuple[int, int, Ints, Ints]]:
+        """(sender, receiver, its sends, the other's receives), for every two ranks and group whose ends are known."""
+        for owner, kind, source, destination, group in self._places:
+            if kind == _SEND and UNKNOWN not in (source, destination):
+                sends = self._side(owner, _SEND, source, destination, group)
+                yield source, destination, sends, self._side(destination, _RECV, source, destination, group)
+
 
 _NEAR = 4
 """So many collectives from the end are tried one by one before all are compared."""

@@ -19,20 +19,61 @@ from hangscope.diagnosis.verdict import Diagnosis
 from hangscope.errors import LeftOut, contained
 from hangscope.model import Job
 from hangscope.report.op_times import OpTimes, op_times
-from hangscope.report.page.all_stacks import all_stacks
 from hangscope.report.page.lateness import lateness
 from hangscope.report.page.matrix import matrix
 from hangscope.report.page.matrix_cells import legend
 from hangscope.report.page.moments import moments
-from hangscope.report.page.page_filters import places
 from hangscope.report.page.page_head import answer
-from hangscope.report.page.page_text import shown
+from hangscope.report.page.page_text import SHORT, rank_runs, shown
 from hangscope.report.page.stack_diff import stacks
-from hangscope.report.page.timeline import timeline
+from hangscope.report.page.timeline import group_labels, timeline
 from hangscope.report.page.wait_boxes import waits
 from hangscope.report.rank_strip import assign
+from hangscope.report.stack_lines import Look, stack_lines
+from hangscope.report.stack_tree import stack_tree
 from hangscope.report.terminal import render_text
 from hangscope.report.verdict_text import brief, iso
+
+_GROUPS = 400
+
+
+def places(job: Job, hung: int | None) -> dict[str, Any]:
+    """[name, ranks] of every node and of the groups, the one of the hung operation first."""
+    homes: dict[str, list[int]] = {}
+    for rank in job.ranks:
+        if node := job.nodes.get(rank):
+            homes.setdefault(shown(node, SHORT), []).append(rank)
+    labels = group_labels(job)
+    order = sorted((g for g in job.groups if g.members), key=lambda g: (g.index != hung, g.index))
+    members: dict[str, set[int]] = {}
+    for group in order[:_GROUPS]:
+        members.setdefault(labels[group.index], set()).update(group.members or ())
+    return {
+        "nodes": [[name, rank_runs(ranks)] for name, ranks in homes.items()],
+        "groups": [[name, rank_runs(ranks)] for name, ranks in members.items()],
+        "more_groups": max(len(order) - _GROUPS, 0),
+    }
+
+
+_WIDTH = 110
+_LINES = 240
+_OPEN = 40
+"""So many lines are shown at once; more are behind a click."""
+
+
+def all_stacks(diagnosis: Diagnosis, job: Job) -> dict[str, Any] | None:
+    """Lines of pieces (text, role); None where fewer than two ranks have a stack."""
+    tree = stack_tree(job)
+    if len(tree.ranks) < 2:
+        return None
+    culprits = frozenset(culprit.rank for culprit in diagnosis.culprits)
+    about, _, *lines = stack_lines(tree, Look(_WIDTH, culprits=culprits, most=_LINES))
+    return {
+        "about": "".join(piece.text for piece in about),
+        "lines": [[(piece.text, piece.role) for piece in line] for line in lines],
+        "open": len(lines) <= _OPEN,
+    }
+
 
 SCRIPTS = ("page.js", "matrix.js", "timeline.js")
 

@@ -6,13 +6,30 @@ import random
 from collections.abc import Callable
 
 from hangscope.simulate.faults.fault_plan import FaultPlan
+from hangscope.simulate.faults.pick_place import kind_of_fault_step, pick_rank, program_of
 from hangscope.simulate.faults.plan_deadlock import plan_deadlock
 from hangscope.simulate.faults.plan_lost_link import plan_lost_link
 from hangscope.simulate.faults.plan_mismatch import plan_mismatch
-from hangscope.simulate.faults.plan_shift import plan_shift
 from hangscope.simulate.faults.plan_stop import plan_absent, plan_dead_or_frozen, plan_gpu, plan_slow
 from hangscope.simulate.program.healthy_job import HealthyJob
 from hangscope.simulate.spec.job_spec import FAULTS
+
+LEFT_OUT = "step"
+
+
+def plan_shift(job: HealthyJob, rng: random.Random, variant: str) -> FaultPlan | None:
+    """One rank leaves a whole step out, or makes one twice, and all goes on: its later calls meet the wrong ones.
+
+    A step left out moves all of a rank's groups alike, so that nothing hangs. Steps take turns to be called from two
+    places in the code, as those of an actor and a critic do: without that it could not be seen.
+    """
+    rank = pick_rank(job, rng)
+    ops = program_of(job, rank, kind_of_fault_step(job))
+    plan = FaultPlan("shift", variant, rank, hang=False, culprits=[rank])
+    plan.programs[rank] = () if variant == LEFT_OUT else (*ops, *ops)
+    plan.steps_more = 1 if variant == LEFT_OUT else -1
+    return plan
+
 
 Planner = Callable[[HealthyJob, random.Random, str], "FaultPlan | None"]
 
