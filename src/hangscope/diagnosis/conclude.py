@@ -98,6 +98,7 @@ def conclude(case: Case, choice: Choice, left_out: LeftOut | None = None) -> Dia
         versions=dict(job.facts.versions),
         inputs=job.inputs,
         facts=left_out.several("lines of logs", lambda: log_facts(why, job.facts)),
+        kinds={accused.rank: accused.kind for accused in chosen.accused},
         gpu_cores=tuple(case.kernels.of[rank] for rank in sorted(case.kernels.of)),
         roles=roles,
         others=job.facts.others,

@@ -328,6 +328,8 @@ class Diagnosis:
     versions: Mapping[str, str] = field(default_factory=dict)
     inputs: tuple[str, ...] = ()
     facts: tuple[LogFact, ...] = ()
+    kinds: Mapping[int, CauseKind] = field(default_factory=dict)
+    """Rank → what it is accused of by itself; the verdict's own kind is that of the first cause."""
     gpu_cores: tuple[GpuCore, ...] = ()
     """What ranks' GPUs ran when they were asked; those of other ranks are not known."""
     # Rank → which process of an engine it is; and the processes of the engine that are no ranks.

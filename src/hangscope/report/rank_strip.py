@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from hangscope.diagnosis.verdict import CauseKind, Culprit, Diagnosis
+from hangscope.diagnosis.verdict import CauseKind, Diagnosis
 from hangscope.report.safe_text import safe
 from hangscope.report.text_layout import Line, Piece, cells, pad, paragraph, shorten
 from hangscope.report.verdict_text import direct, title
@@ -31,8 +31,8 @@ _OTHERS = {
     CauseKind.MISMATCH: "like the majority",
     CauseKind.SHIFT: "like the majority",
 }
-_LAUNCHED = ("never", "launched")
-"""How the reasons begin that accuse a live rank, beside others that ended or answer nothing."""
+_OF_THE_LIVING = (CauseKind.ABSENT, CauseKind.GPU)
+"""What a live rank is accused of, beside others that ended or answer nothing."""
 _ROLES = {"X": "culprit", "W": "waiting", "w": "waiting", "-": "culprit", ">": "culprit", "<": "culprit"}
 
 
@@ -116,7 +116,7 @@ def _meanings(diagnosis: Diagnosis, at_root: set[int]) -> dict[str, str]:
     d = diagnosis
     operation = "" if d.operation is None else title(d.operation.name, d.operation.seq)
     return {
-        "X": legend_word(d.kind) if _alike(d.culprits) else "at fault",
+        "X": legend_word(d.kind) if _alike(d) else "at fault",
         ">": "sending end of the link",
         "<": "receiving end of the link",
         "-": f"not launched {operation}",
@@ -130,9 +130,10 @@ def _meanings(diagnosis: Diagnosis, at_root: set[int]) -> dict[str, str]:
     }
 
 
-def _alike(culprits: Sequence[Culprit]) -> bool:
+def _alike(d: Diagnosis) -> bool:
     """Whether one word holds for all that are accused: the verdict's kind is that of the first cause."""
-    return len({c.why.split(" ")[0] in _LAUNCHED and c.why.split(" ")[0] for c in culprits}) <= 1
+    kinds = [d.kinds.get(culprit.rank, d.kind) for culprit in d.culprits]
+    return len({kind if kind in _OF_THE_LIVING else None for kind in kinds}) <= 1
 
 
 def _waits(diagnosis: Diagnosis, at_root: set[int]) -> str:
