@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,13 +17,8 @@ from typing import Any
 import pytest
 
 from hangscope.push.spool import Spool
+from kits.browser import CHROMIUM, FLAGS
 from kits.fleet import INCIDENTS
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-component-update "
-    "--disable-sync"
-)
 
 
 def hangscope(*words: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -129,6 +129,7 @@ def kept(verdict: Diagnosis, job: Job, nodes: Mapping[str, Mapping[str, Any]]) -
         "accused": [[entity.kind, entity.name, role] for entity, role in accused(verdict, nodes)][:MOST_ACCUSED],
         "exposed": [[*_place(entity), list(ranks)] for entity, ranks in exposed.items() if entity.name][:MOST_EXPOSED],
         "world_size": job.world_size,
+        "waited_s": None if verdict.waiting_s is None else round(verdict.waiting_s, 3),
     }
 
 

@@ -299,7 +299,10 @@ def _keep(connection: Connection, incident: Any, outcome: Outcome, verdict: str 
             verdict_sha256=verdict,
             page_sha256=page,
             words=_words(incident, kept),
-            **{name: getattr(kept, name) for name in ("outcome", "kind", "confidence", "headline", "summary")},
+            **{
+                name: getattr(kept, name)
+                for name in ("outcome", "kind", "confidence", "headline", "summary", "waited_s")
+            },
         )
     )
     if event in (issue_groups.NEW, issue_groups.REOPENED, issue_groups.AGAIN):

@@ -16,6 +16,7 @@ from hangscope.server.intake.entities import Entity, rank_number
 MOST_ACCUSED = 64
 MOST_EXPOSED = 50_000
 MOST_PARTS = 12
+_LONGEST_S = 365 * 86400.0
 _EXPLANATION = 300
 
 
@@ -34,6 +35,7 @@ class Kept:
     accused: tuple[tuple[str, str, str], ...]
     exposed: tuple[tuple[Entity, tuple[int, ...]], ...]
     world_size: int | None
+    waited_s: float | None
 
     @classmethod
     def of(cls, value: object) -> Kept:
@@ -57,10 +59,17 @@ class Kept:
             accused=tuple(_accused(value)),
             exposed=tuple(_exposed(value)),
             world_size=plain.whole(value, "world_size"),
+            waited_s=_seconds(value.get("waited_s")),
         )
 
     def entities(self) -> dict[Entity, tuple[int, ...]]:
         return dict(self.exposed)
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < _LONGEST_S else None
 
 
 def _accused(value: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

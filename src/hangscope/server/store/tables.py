@@ -192,6 +192,7 @@ INCIDENTS = Table(
     Column("page_sha256", String(64)),
     Column("words", Text, nullable=False),
     Column("token_id", Integer),
+    Column("waited_s", Double),
     UniqueConstraint("project_id", "identity"),
     Index(None, "project_id", "received_at"),
     Index(None, "project_id", "happened_at"),

@@ -64,7 +64,7 @@ def time_axis(
     marks = [{"x": place(at), "link": link, "name": f"{moment(at)}: {said}"} for at, link, said in incidents]
     return {
         "width": WIDTH,
-        "height": 20 + (_LANES * 8 if bars else 0) + 24,
+        "height": 20 + (_LANES * 8 if bars else 0) + 18,
         "bars": bars,
         "notes": [
             {"x": place(at), "name": f"{moment(at)}: {what}"} for at, what in notes if first <= at <= first + span

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -31,6 +32,7 @@ from hangscope.server.web.front import COOKIE, HOST_COOKIE, session_of
 from hangscope.server.web.guard import Number, Reader, Refusal, Triager, body, from_our_page
 from hangscope.server.web.lists import Before
 from hangscope.server.web.node_routes import NodeAction, act_on_node
+from hangscope.server.web.overview import overview
 from hangscope.server.web.page_drawing import ago, moment, time_axis
 from hangscope.verdict_words import Outcome, is_trouble
 
@@ -66,8 +68,13 @@ def _root(request: Request) -> str:
 
 
 @router.get("/")
-def home(request: Request) -> Response:
-    return _to(request, "/incidents")
+def home(request: Request, access: Reader) -> Response:
+    """How the fleet is doing; where nothing was sent yet, how to send the first."""
+    with request.app.state.database.read() as connection:
+        found = overview(connection, access.project_id, time.time())
+    suspects = [each for each in request.app.state.history.suspects(access.project_id)["suspects"] if each["proposed"]]
+    shown = {**found, "suspects": suspects, "url": request.app.state.base_url or "http://this-server"}
+    return _page(request, "overview.html", shown, access)
 
 
 @router.post("/login")
