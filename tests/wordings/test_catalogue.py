@@ -149,7 +149,7 @@ def test_groups_of_numbers_capture_numbers() -> None:
     for row in ROWS:
         for pattern in filter(None, (row.pattern, row.below)):
             groups = re.findall(rf"\(\?P<(?:{'|'.join(NUMBERS)})\d*>(.*?)\)", pattern)
-            assert all(re.match(r"-?\??(?:\\d|\d)", group) for group in groups), pattern
+            assert all(re.match(r"-?\??(?:\\d|\d|\[1-9\]|\(\?:\d)", group) for group in groups), pattern
 
 
 def test_a_server_that_answers_again_takes_its_failure_back() -> None:
