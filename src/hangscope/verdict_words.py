@@ -37,6 +37,19 @@ class CauseKind(Word):
     NONE = "none"
 
 
+class RetryAnswer(Word):
+    """Whether a job that hung or crashed is worth starting again, as it is."""
+
+    SAME = "same"
+    """On any nodes, these among them."""
+    ELSEWHERE = "elsewhere"
+    """Without the nodes that are named."""
+    NO = "no"
+    """Its code does it, on any node."""
+    UNKNOWN = "unknown"
+    """The evidence does not say."""
+
+
 class Outcome(Word):
     """What became of the job: what people see as the first word."""
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -79,3 +83,41 @@ def test_of_several_jobs_the_newest_is_taken_and_named(tmp_path: Path, capsys: p
     for job, excluded in (("48121_1", "--exclude=n2\n"), ("48121_2", "")):
         assert main(["exclude", "--job", job, str(tmp_path)]) == 0
         assert capsys.readouterr().out == excluded
+
+
+def test_retry_says_where_the_next_start_makes_sense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Elsewhere without the node that failed, no for code, unknown where nothing says; ok if all is well."""
+    (tmp_path / "slurm-7.out").write_text(NODE_FAILURE)
+    answers = {}
+    for path in (tmp_path, *(CASES / name for name in ("dtype_mismatch", "deadlock2", "mesh_absent", "healthy"))):
+        status = main(["exclude", "--retry", str(path)])
+        printed = capsys.readouterr()
+        answers[path.name] = (printed.out, status)
+        assert path != tmp_path or "elsewhere, without n2: " in printed.err
+    assert answers == {
+        tmp_path.name: ("elsewhere\n", 0),
+        "dtype_mismatch": ("no\n", 1),
+        "deadlock2": ("no\n", 1),
+        "mesh_absent": ("unknown\n", 3),
+        "healthy": ("ok\n", 0),
+    }
+
+
+@pytest.mark.parametrize(("case", "asked"), [("node", True), ("dtype_mismatch", False), ("mesh_absent", True)])
+def test_the_batch_script_of_the_page_requeues_what_may_succeed(tmp_path: Path, case: str, asked: bool) -> None:
+    """docs/exclude.md's: without the node that failed, never what is the code's own, and what nobody knows."""
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node" / "slurm-7.out").write_text(NODE_FAILURE)
+    shutil.copytree(CASES / "mesh_absent", tmp_path / "mesh_absent")
+    shutil.copytree(CASES / "dtype_mismatch", tmp_path / "dtype_mismatch")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/asked\n')
+    (tmp_path / "bin" / "scontrol").chmod(0o755)
+    page = (Path(__file__).parents[2] / "docs" / "exclude.md").read_text(encoding="utf-8")
+    script = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)[0]
+    path = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:/usr/bin:/bin"
+    environ = {"PATH": path, "dir": str(tmp_path / case), "SLURM_JOB_ID": "7", "HOME": str(tmp_path)}
+    subprocess.run(["bash", "-c", script], env=environ, check=True)
+    said = (tmp_path / "asked").read_text() if (tmp_path / "asked").exists() else ""
+    update = "update JobId=7 ExcNodeList=n2\n" if case == "node" else ""
+    assert said == (f"{update}requeue 7\n" if asked else "")

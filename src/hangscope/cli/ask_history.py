@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hangscope.diagnosis.retry import retry_with_history
 from hangscope.diagnosis.verdict import HISTORY_GAP, Diagnosis, History, HistoryRow, SeenBefore, TrackRecord
 from hangscope.errors import HangscopeError
 from hangscope.model import Gap, Job
@@ -47,7 +48,7 @@ def with_history(verdict: Diagnosis, job: Job, client: ServerClient, deadline_s:
     thread.join(deadline_s)
     answer = found[0] if found else f"{client.url} did not answer within {deadline_s:g} s"
     if isinstance(answer, History):
-        return replace(verdict, history=answer)
+        return replace(verdict, history=answer, retry=retry_with_history(verdict, answer))
     return replace(verdict, gaps=(*verdict.gaps, Gap(HISTORY_GAP, answer)))
 
 

@@ -19,6 +19,7 @@ from hangscope.diagnosis.findings import cited
 from hangscope.diagnosis.last_completed import last_completed
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.quotes import log_facts, with_quotes
+from hangscope.diagnosis.retry import retry_of
 from hangscope.diagnosis.role_words import role_findings, roles_of, with_roles
 from hangscope.diagnosis.ruled_out import ruled_out
 from hangscope.diagnosis.say import next_steps, say
@@ -106,6 +107,7 @@ def conclude(case: Case, choice: Choice, left_out: LeftOut | None = None) -> Dia
         program_waits=case.programs.of(who_may_wait(job, chosen.kind, chosen.ranks, hang=chosen.hang)),
         unranked=tuple(replace(one, why=one.why or words.headline) for one in chosen.unranked),
     )
+    verdict = replace(verdict, retry=left_out.one("whether to retry", lambda: retry_of(job, verdict)))
     return replace(verdict, gaps=(*verdict.gaps, *starmap(Gap, left_out.reasons))) if left_out.reasons else verdict
 
 

@@ -7,7 +7,7 @@ from hangscope.engine_roles import Role
 from hangscope.model import EngineProcess, FileWait, Frame, Gap, GpuCore, Source
 from hangscope.sources.process_waits.chains import Chain
 from hangscope.verdict_words import CauseKind as CauseKind
-from hangscope.verdict_words import Outcome, Word, still_runs
+from hangscope.verdict_words import Outcome, RetryAnswer, Word, still_runs
 
 SCHEMA = "hangscope.diagnosis/1"
 
@@ -276,7 +276,8 @@ class SeenBefore:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What a server's memory of other jobs says about this hang. It changes nothing else in the verdict."""
+    """What a server's memory of other jobs says about this hang. It changes nothing else in the verdict but
+    `retry`."""
 
     server: str
     track_records: tuple[TrackRecord, ...]
@@ -288,6 +289,16 @@ class History:
     outcomes: tuple[str, ...] = ()
     """What each outcome of it would mean."""
     seen_before: SeenBefore | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Whether the same job is worth starting again. Nothing is done by itself."""
+
+    answer: RetryAnswer
+    nodes: tuple[str, ...]
+    """Those to avoid, where the answer is "elsewhere"."""
+    why: str
 
 
 HISTORY_GAP = "what history says"
@@ -342,6 +353,8 @@ class Diagnosis:
     # What the verdict names whose rank is not known. In the JSON they stand among the culprits.
     unranked: tuple[UnrankedCulprit, ...] = ()
     history: History | None = None
+    retry: Retry | None = None
+    """None where the job goes on, or ended well."""
 
     @property
     def is_likely(self) -> bool:

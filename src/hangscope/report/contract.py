@@ -271,6 +271,7 @@ OBJECTS: Mapping[type, Sequence[str | Key]] = {
         Key("waits", tuple[ProgramWait, ...], _program_waits),
         "history",
         "waiting_is_least",
+        "retry",
     ),
     Culprit: CULPRIT,
     UnrankedCulprit: CULPRIT,

@@ -143,7 +143,9 @@ _DESCRIBED: Mapping[str, str] = {
     "Diagnosis.actors": "The actors, tasks or drivers of a Ray cluster that are accused, also where they are no"
     " ranks of torch.distributed. Since 1.2.",
     "Diagnosis.history": "What the fleet's history says, asked for with `--server`; null where nobody asked, or the"
-    " server did not answer. It changes nothing else in the verdict.",
+    " server did not answer. It changes nothing else in the verdict but `retry`.",
+    "Diagnosis.retry": "Whether the job is worth starting again as it is: same (on any nodes), elsewhere (without"
+    " `nodes`), no (its code does it, on any node), unknown; null where the job goes on, or ended well.",
     "Diagnosis.waiting_is_least": "Whether waiting_s is only for how long the ranks were seen to wait: when it"
     " began, nothing says.",
     "Culprit.rank": "A global rank; null where the evidence names the culprit by what follows alone.",
