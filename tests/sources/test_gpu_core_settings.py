@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.recorder.doctor.examine_node import ExaminedNode, gpu_core
+from hangscope.recorder.doctor.examine_node import gpu_core
+from hangscope.recorder.doctor.examined_node import ExaminedNode
 from hangscope.recorder.launch import gpu_core_folder, rank_sockets
 from hangscope.recorder.setup.setting_problems import Setting
 from hangscope.sources.gpu_core import settings

@@ -17,7 +17,8 @@ import jsonschema
 import pytest
 
 from hangscope.recorder.doctor.examine import Examination, examine
-from hangscope.recorder.doctor.examine_node import ExaminedNode, clock, gpu_tool, kernel_messages, py_spy, shared_memory
+from hangscope.recorder.doctor.examine_node import clock, gpu_tool, kernel_messages, py_spy, shared_memory
+from hangscope.recorder.doctor.examined_node import ExaminedNode
 from hangscope.recorder.setup.settings import plan, prepare
 from hangscope.recorder.setup.torch_version import TorchInstall
 from hangscope.recorder.setup.variables import BY_NAME
@@ -381,3 +382,37 @@ def test_the_text_is_readable_without_colour() -> None:
     assert any(line.startswith("         fix: ") for line in lines)
     body = lines[lines.index("") + 1 :]
     assert {line.split()[0] for line in body if not line.startswith(" ")} <= {"problem", "warning", "note", "ok"}
+
+
+# ---- doors -----------------------------------------------------------------------------------------------------------
+
+
+def door_findings(tmp_path: Path, environ: dict[str, str], version: str = "2.11.0") -> dict[str, tuple[str, str]]:
+    found = examine(environ=environ, torch=None, torch_version=version, node=ExaminedNode(proc=tmp_path, try_out=False))
+    return {each.id: (each.severity, each.what) for each in found.findings if each.id.startswith("door.")}
+
+
+def test_the_doors_that_stand_open_are_named(tmp_path: Path) -> None:
+    """From outside by the torch, an agent by its process, the cluster by what it set; off is off."""
+    found = door_findings(tmp_path, {})
+    assert {name: severity for name, (severity, _) in found.items()} == {"door.outside": "ok", "door.agent": "note"}
+    assert door_findings(tmp_path, {}, "2.10.1")["door.outside"][0] == "note"
+    for pid, words in (("7", "vim\0hangscope agent\0"), ("41", "/opt/py/bin/python\0/opt/bin/hangscope\0agent\0")):
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "cmdline").write_text(words)
+    assert door_findings(tmp_path, {})["door.agent"] == ("ok", "hangscope agent runs on this node (process 41)")
+    assert door_findings(tmp_path, {"SLURM_JOB_ID": "7"})["door.slurm"][0] == "note"
+    given = door_findings(tmp_path, {"HANGSCOPE_PLATFORM": "NCCL_DEBUG=INFO TORCH_FR_BUFFER_SIZE=2000"})
+    assert given["door.slurm"] == ("ok", "this cluster has set 2 variables for hangscope in this job")
+    assert "HANGSCOPE=off" in door_findings(tmp_path, {"HANGSCOPE": "off"})["door.off"][1]
+
+
+@pytest.mark.parametrize(
+    "name", ["TORCH_NCCL_FLIGHT_RECORDER_ENABLED", "TORCH_NCCL_FLIGHT_RECORDER", "NCCL_FLIGHT_RECORDER_SIZE"]
+)
+def test_a_variable_that_exists_nowhere_is_named(name: str) -> None:
+    """As public scripts set it, with the one that was meant."""
+    found = examine(environ={name: "1"}, torch=None, torch_version="2.11.0")
+    (one,) = [each for each in found.findings if each.variable == name]
+    assert "no release of torch reads" in one.why
+    assert "TORCH_FR_BUFFER_SIZE" in one.cure

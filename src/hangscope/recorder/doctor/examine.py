@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.processes import linux_process
-from hangscope.recorder.doctor.examine_node import ExaminedNode, node_findings
+from hangscope.recorder.doctor.examine_node import node_findings
+from hangscope.recorder.doctor.examined_node import ExaminedNode
 from hangscope.recorder.doctor.finding import NOTE, OK, PROBLEM, SEVERITIES, WARNING, DoctorFinding
 from hangscope.recorder.setup import blackbox_library, ring_cost
 from hangscope.recorder.setup.backends import WORKER_SERVER_SINCE, families, records, writes_file

@@ -7,11 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from hangscope.processes.isolated_python import clean_environment, isolated
-from hangscope.processes.programs import find_program
+from hangscope.recorder.doctor.doors import doors
+from hangscope.recorder.doctor.examined_node import ExaminedNode
 from hangscope.recorder.doctor.finding import NOTE, OK, WARNING, DoctorFinding
 from hangscope.recorder.setup.setting_problems import Setting
 from hangscope.sources import slices
@@ -31,21 +31,6 @@ _SCOPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ExaminedNode:
-    """Where to look. The defaults are this machine."""
-
-    proc: Path = Path("/proc")
-    kmsg: Path = Path("/dev/kmsg")
-    shm: Path = Path("/dev/shm")
-    path: str = field(default_factory=lambda: os.environ.get("PATH", os.defpath))
-    try_out: bool = True
-    """Read the stack of a process of our own to see whether that is allowed, rather than conclude it."""
-
-    def tool(self, name: str) -> str | None:
-        return find_program(name, self.path)
-
-
 def node_findings(node: ExaminedNode, setting: Setting) -> Iterator[DoctorFinding]:
     yield from py_spy(node)
     yield from of_sources(setting)
@@ -55,6 +40,7 @@ def node_findings(node: ExaminedNode, setting: Setting) -> Iterator[DoctorFindin
         yield from shared_memory(node)
     yield from kernel_messages(node)
     yield from clock(node)
+    yield from doors(node, setting)
 
 
 def py_spy(node: ExaminedNode) -> Iterator[DoctorFinding]:
