@@ -4,7 +4,7 @@
     python tests/kits/attach_trial.py attaches --times 100   # attached to and left, or the watch killed, at random
     python tests/kits/attach_trial.py overhead --times 20    # steps a second, watched and not, in turns, in one job
     python tests/kits/attach_trial.py cpu --ranks 8          # CPU time of the watch
-    python tests/kits/attach_trial.py faults --times 50      # faults around `hangscope agent` (root)
+    python tests/kits/attach_trial.py faults --times 200     # faults around `hangscope agent` with 8 jobs (root)
 
 Each prints what it counted; the exit status is 1 where a job was harmed or not watched again in time.
 """
@@ -250,69 +250,191 @@ def watchers(agent: subprocess.Popen[bytes]) -> dict[int, int]:
     return found
 
 
-def faults(times: int, folder: Path) -> bool:
-    os.chmod(folder, 0o755)
-    users = [62000 + os.getpid() % 1000 * 3 + number for number in range(3)]
-    jobs = [Job(folder / f"job-{user}", 1, 0.05, user=user) for user in users]
-    for job in jobs:
-        job.begun()
-    words = [word for user in users for word in ("--user", str(user))]
-    agent = hangscope("agent", *words, python="/usr/bin/python3")
-    late: list[str] = []
-    slowest = 0.0
-    counts: dict[str, int] = {}
-    kinds = ("watcher killed", "agent killed", "job killed", "folder gone", "hostile status", "folder closed")
-    try:
-        _await_watchers(agent, jobs)
-        for _ in range(times):
-            number = random.randrange(len(jobs))
-            job, user = jobs[number], users[number]
-            kind = random.choice(kinds)
-            counts[kind] = counts.get(kind, 0) + 1
-            if kind == "watcher killed":
-                os.kill(watchers(agent)[job.process.pid], signal.SIGKILL)
-            elif kind == "agent killed":
-                agent.kill()
-                agent.wait()
-                agent = hangscope("agent", *words, python="/usr/bin/python3")
-            elif kind == "job killed":
-                job.kill()
-                shutil.rmtree(job.folder, ignore_errors=True)  # its watcher may still write there
-                Path(f"{job.stop_file}.steps").unlink(missing_ok=True)
-                jobs[number] = Job(job.folder, 1, 0.05, user=user).begun()
-            elif kind == "folder gone":
-                shutil.rmtree(job.folder / "hangscope", ignore_errors=True)
-            elif kind == "hostile status":
-                for file in (job.folder / "hangscope").rglob("*.json"):
-                    with contextlib.suppress(OSError):
-                        file.write_text(random.choice(HOSTILE))
-            else:
-                os.chmod(job.folder, 0o500)
-                time.sleep(2.0)
-                os.chmod(job.folder, 0o755)
-            seconds = _await_watchers(agent, jobs)
-            if seconds is None:
-                late.append(kind)
-            else:
-                slowest = max(slowest, seconds)
-            strangers = [
-                str(file)
-                for each, owner in zip(jobs, users, strict=True)
-                for file in (each.folder / "hangscope").rglob("*")
-                if file.lstat().st_uid not in (owner, os.geteuid())
-            ]
-            assert not strangers, strangers
-        harmed = [job.process.pid for job in jobs if job.process.poll() is not None]
-        said = ", ".join(f"{count} × {kind}" for kind, count in sorted(counts.items()))
-        print(f"{times} faults: {said}")
-        print(f"jobs harmed: {len(harmed)}; slowest {slowest:.1f} s")
-        print(f"not watched again within {AGAIN_S:g} s: {late or 'none'}")
-        return not harmed and not late
-    finally:
-        agent.terminate()
-        agent.wait(60)
-        for job in jobs:
+class Node:
+    """An agent and jobs of several users, each in a folder on a small disk of its own."""
+
+    FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.users = [62000 + os.getpid() % 1000 * 10 + number for number in range(count)]
+        self.clock = folder / "clock"
+        self.folders = [folder / f"job-{user}" for user in self.users]
+        self.jobs: list[Job] = []
+        self.agent: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        self.set_clock(0)
+        for job_folder in self.folders:
+            job_folder.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=755", "none", str(job_folder)], check=True)
+        for user, job_folder in zip(self.users, self.folders, strict=True):
+            self.jobs.append(Job(job_folder, 1, 0.2, user=user))
+        for job in self.jobs:
+            job.begun()
+        self.begin_agent()
+
+    def set_clock(self, seconds: int) -> None:
+        """The agent's, where libfaketime is there: so much before or behind the machine's."""
+        part = self.clock.with_suffix(".part")
+        part.write_text(f"{seconds:+d}\n")
+        part.replace(self.clock)
+
+    def begin_agent(self) -> None:
+        words = [word for user in self.users for word in ("--user", str(user))]
+        fake = {"LD_PRELOAD": str(self.FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(self.clock), "FAKETIME_NO_CACHE": "1",
+                "DONT_FAKE_MONOTONIC": "1"}  # fmt: skip
+        os.environ.update(fake if self.FAKETIME.exists() else {})
+        try:
+            self.agent = hangscope("agent", *words, python="/usr/bin/python3")
+        finally:
+            for name in fake:
+                os.environ.pop(name, None)
+
+    def end(self) -> None:
+        if self.agent is not None:
+            self.agent.terminate()
+            self.agent.wait(60)
+        for job in self.jobs:
             job.kill()
+        for job_folder in self.folders:
+            subprocess.run(["umount", "-l", str(job_folder)], stderr=subprocess.DEVNULL)
+
+
+def kill_watcher(node: Node, number: int) -> None:
+    assert node.agent is not None
+    os.kill(watchers(node.agent)[node.jobs[number].process.pid], signal.SIGKILL)
+
+
+def kill_agent(node: Node, _: int) -> None:
+    assert node.agent is not None
+    node.agent.kill()
+    node.agent.wait()
+    node.begin_agent()
+
+
+def kill_job(node: Node, number: int) -> None:
+    job = node.jobs[number]
+    job.kill()
+    for each in job.folder.iterdir():  # its watcher may still write there
+        shutil.rmtree(each, ignore_errors=True) if each.is_dir() else each.unlink()
+    node.jobs[number] = Job(job.folder, 1, 0.2, user=node.users[number]).begun()
+
+
+def remove_folder(node: Node, number: int) -> None:
+    shutil.rmtree(node.jobs[number].folder / "hangscope", ignore_errors=True)
+
+
+def spoil_status(node: Node, number: int) -> None:
+    for file in (node.jobs[number].folder / "hangscope").rglob("*.json"):
+        with contextlib.suppress(OSError):
+            file.write_text(random.choice(HOSTILE))
+
+
+def close_folder(node: Node, number: int) -> None:
+    os.chmod(node.jobs[number].folder, 0o500)
+    time.sleep(2.0)
+    os.chmod(node.jobs[number].folder, 0o755)
+
+
+def fill_disk(node: Node, number: int) -> None:
+    """While a watcher starts anew on it as well."""
+    full = node.jobs[number].folder / "full"
+    with contextlib.suppress(OSError), full.open("wb") as out:
+        while True:
+            out.write(b"x" * 65536)
+    if random.random() < 0.5:
+        kill_watcher(node, number)
+    time.sleep(2.0)
+    full.unlink()
+
+
+def move_clock(node: Node, _: int) -> None:
+    node.set_clock(random.choice((-86400, -600, 600, 86400, 0)))
+
+
+def plant_files(node: Node, number: int) -> None:
+    """Another user makes the job's folder of incidents first, with a status and links to a third one's, and a watcher
+    starts anew beside them."""
+    job = node.jobs[number]
+    other = node.users[(number + 1) % len(node.users)]
+    third = node.jobs[(number + 2) % len(node.jobs)].folder
+    names = [each.name for each in (job.folder / "hangscope").iterdir()] if (job.folder / "hangscope").is_dir() else []
+    shutil.rmtree(job.folder / "hangscope", ignore_errors=True)
+    os.chmod(job.folder, 0o1777)
+    script = "umask 0; mkdir -p hangscope; cd hangscope; ln -s {third} link; for n in {names}; do"
+    script += " if [ $((RANDOM % 2)) = 0 ]; then ln -s {third} $n; else mkdir -p $n/0/nodes/evil;"
+    script += " printf '%s' '{status}' > $n/0/nodes/evil/status.json; fi; done"
+    filled = script.format(third=third, names=" ".join(names or ["x"]), status=random.choice(HOSTILE[:3]))
+    words = ["setpriv", f"--reuid={other}", f"--regid={other}", "--clear-groups", "bash", "-c", filled]
+    subprocess.run(words, cwd=job.folder, check=False, capture_output=True)
+    kill_watcher(node, number)
+    time.sleep(2.0)
+    shutil.rmtree(job.folder / "hangscope", ignore_errors=True)
+    os.chmod(job.folder, 0o755)
+
+
+FAULTS = {
+    "watcher killed": kill_watcher,
+    "agent killed": kill_agent,
+    "job killed": kill_job,
+    "folder gone": remove_folder,
+    "hostile status": spoil_status,
+    "folder closed": close_folder,
+    "disk full": fill_disk,
+    "clock moved": move_clock,
+    "another user's files": plant_files,
+}
+
+
+def faults(times: int, folder: Path, count: int = 8) -> bool:
+    os.chmod(folder, 0o755)
+    kinds = {name: fault for name, fault in FAULTS.items() if name != "clock moved" or Node.FAKETIME.exists()}
+    for name in FAULTS.keys() - kinds.keys():
+        print(f"not tried: {name} (needs libfaketime; the machine's own clock is everybody's)")
+    node = Node(folder, count)
+    late: list[str] = []
+    strangers: list[str] = []
+    waits: list[float] = []
+    counts = dict.fromkeys(kinds, 0)
+    try:
+        node.begin()
+        assert node.agent is not None
+        _await_watchers(node.agent, node.jobs)
+        for _ in range(times):
+            number = random.randrange(count)
+            kind = random.choice(list(kinds))
+            counts[kind] += 1
+            kinds[kind](node, number)
+            seconds = _await_watchers(node.agent, node.jobs)
+            late += [kind] if seconds is None else []
+            waits += [seconds] if seconds is not None else []
+            print(f"{kind}: {'late' if seconds is None else f'{seconds:.1f} s'}", file=sys.stderr, flush=True)
+            strangers += _strangers(node)
+        harmed = [job.process.pid for job in node.jobs if job.process.poll() is not None]
+        moving = [job.steps() for job in node.jobs]
+        time.sleep(25.0)  # a job writes every 50 steps
+        stuck = [job.process.pid for job, before in zip(node.jobs, moving, strict=True) if job.steps() == before]
+        said = ", ".join(f"{count} × {kind}" for kind, count in counts.items())
+        print(f"{times} faults on a node with {count} jobs: {said}")
+        print(
+            f"jobs harmed: {len(harmed)}, standing still: {len(stuck)}; watched again after {max(waits):.1f} s at most"
+        )
+        print(f"not watched again within {AGAIN_S:g} s: {late or 'none'}")
+        print(f"files of one user in another's folder: {strangers or 'none'}")
+        return not (harmed or stuck or late or strangers)
+    finally:
+        node.end()
+
+
+def _strangers(node: Node) -> list[str]:
+    """What lies in a job's folder and is neither its owner's nor root's."""
+    found = []
+    for each, owner in zip(node.jobs, node.users, strict=True):
+        for file in each.folder.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):
+                if file.lstat().st_uid not in (owner, os.geteuid()):
+                    found.append(str(file))
+    return found
 
 
 def _await_watchers(agent: subprocess.Popen[bytes], jobs: list[Job]) -> float | None:
@@ -334,15 +456,16 @@ def main() -> int:
     parser.add_argument("what", choices=("reads", "attaches", "overhead", "cpu", "faults"))
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--jobs", type=int, default=8)
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hangscope-trial-", dir="/tmp"))
     try:
         if given.what == "cpu":
             good = cpu(given.ranks, folder)
+        elif given.what == "faults":
+            good = faults(given.times, folder, given.jobs)
         else:
-            good = {"reads": reads, "attaches": attaches, "overhead": overhead, "faults": faults}[given.what](
-                given.times, folder
-            )
+            good = {"reads": reads, "attaches": attaches, "overhead": overhead}[given.what](given.times, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return 0 if good else 1
