@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -422,6 +427,59 @@ def test_suspects_are_on_their_page(tmp_path: Path) -> None:
             )
             assert checked.return_value == status, checked.output
             assert bool((tmp_path / node).read_text()) == bool(status)
+        for node, status in (("n5", 1), ("n6", 0)):
+            assert health_check_program(server.url, token, node, tmp_path) == bool(status)
+            assert node_problem_detector(server.url, token, node, tmp_path) == status
+
+
+NODE_CHECK = Path(__file__).parents[2] / "docs" / "node-check.md"
+
+
+def _beside(folder: Path, name: str, text: str) -> Path:
+    """A program of the operator's, on the PATH of a recipe."""
+    file = folder / "bin" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
+    file.chmod(0o755)
+    return file
+
+
+def _hangscope(folder: Path, node: str) -> Path:
+    """The command as installed, on the machine `node`."""
+    source = Path(__file__).parents[2] / "src"
+    command = f'PYTHONPATH={source} exec {sys.executable} -m hangscope "$@" --node {node}'
+    return _beside(folder, "hangscope", f"#!/bin/sh\n{command}\n")
+
+
+def _pointed(text: str, url: str, token: str, folder: Path) -> str:
+    file = folder / "token"
+    file.write_text(token)
+    file.chmod(0o600)
+    return text.replace("https://hangscope.example.org", url).replace("/etc/hangscope/token", str(file))
+
+
+def health_check_program(url: str, token: str, node: str, folder: Path) -> bool:
+    """Whether the script of docs/node-check.md drains the node, as it stands there."""
+    (found,) = re.findall(r"^    (#!/bin/sh\n.*?exit 0)$", NODE_CHECK.read_text(), re.DOTALL | re.MULTILINE)
+    _hangscope(folder, node)
+    told = folder / f"drained-{node}"
+    _beside(folder, "scontrol", f'#!/bin/sh\necho "$@" > {told}\n')
+    script = _pointed(textwrap.dedent("    " + found), url, token, folder).replace("/opt/hangscope", str(folder))
+    program = _beside(folder, "health-check", script)
+    done = subprocess.run([program], env={"SLURMD_NODENAME": node}, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    drains = f"update nodename={node} state=drain reason=hangscope: {node} was "
+    assert not told.exists() or told.read_text().startswith(drains)
+    return told.exists()
+
+
+def node_problem_detector(url: str, token: str, node: str, folder: Path) -> int:
+    """The exit status of the plugin that docs/node-check.md configures, called as node-problem-detector calls it."""
+    (found,) = re.findall(r'^    (\{"plugin".*?\}\]\})$', NODE_CHECK.read_text(), re.DOTALL | re.MULTILINE)
+    (rule,) = json.loads(_pointed(found, url, token, folder))["rules"]
+    assert rule["path"] == "/usr/bin/hangscope"
+    words = [str(_hangscope(folder, node)), *rule["args"]]
+    return subprocess.run(words, env={}, capture_output=True, timeout=60).returncode
 
 
 def test_a_node_is_not_known_where_nobody_answers() -> None:
