@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hangscope.diagnosis.accusation import Doubt
-from hangscope.diagnosis.align.agreement import members_not_recorded
+from hangscope.diagnosis.align.agreement import is_symmetric, members_not_recorded
 from hangscope.diagnosis.align.alignment import align
 from hangscope.diagnosis.align.divergence import Divergence, Shape, divergences
 from hangscope.diagnosis.align.lasting_shifts import LastingDifferences
@@ -310,6 +310,9 @@ class Case:
             elif wait.seq is not None:
                 value = self.progress.place(rank, wait.group, wait.seq, at_ns).value
                 states[rank] = {"queued": "scheduled", "inside": "scheduled"}.get(value, value)
+        if "not launched" in states.values() and is_symmetric(wait.name):
+            # Gloo counts what raised as completed: nobody leaves it before all have come
+            states = {rank: "unknown" if state == "completed" else state for rank, state in states.items()}
         return states
 
     def _frames_in_call(self, wait: Wait) -> tuple[Frame, ...]:

@@ -81,6 +81,17 @@ def _places(case: Case, chosen: Accusation[Any], accused: Accused) -> Iterator[P
     yield from _on_stack(case, rank)
     yield from _crashed(case, rank)
     yield from _called(case, _calls_it_is_in(case, rank))
+    yield from _lost_a_peer(case, rank)
+
+
+def _lost_a_peer(case: Case, rank: int) -> Iterator[Place]:
+    """Where its call raised over what another rank did: the call that it was in."""
+    for error in case.job.facts.errors:
+        frames = error.frames[::-1]
+        frame = user_frame(frames) if error.rank == rank and error.consequence else None
+        if frame is not None:
+            code = dict(zip(frames, error.code[::-1], strict=False)).get(frame)
+            yield _place(frame, SeenIn.TRACEBACK, frames, code=code or None)
 
 
 def _raised(case: Case, rank: int) -> Iterator[Place]:

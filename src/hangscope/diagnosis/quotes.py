@@ -17,6 +17,9 @@ _MOST_OF_ONE = 6
 _MOST_FACTS = 50
 _NUMBER = re.compile(r"[0-9a-f]*\d[0-9a-f]*", re.IGNORECASE)
 
+_HEAD = "Traceback (most recent call last):"
+"""It says nothing of what was raised."""
+
 _LogFact = WatchdogReport | Failure | TransportEvent | KernelMessage
 
 
@@ -26,6 +29,7 @@ def with_quotes(findings: Sequence[Finding], facts: Facts) -> tuple[Finding, ...
     shapes: set[str] = set()
     for finding in findings:
         lines = [facts.quotes[source] for source in finding.sources if source in facts.quotes]
+        lines = [line for line in lines if not line.endswith(_HEAD)]
         new = [line for line in dict.fromkeys(lines) if not _is_said(line, finding) and _shape(line) not in shapes]
         if not new or len(shapes) >= _MOST_SHOWN:
             quoted.append(finding)
