@@ -56,7 +56,21 @@ def _last_words(case: Case, accusation: Accusation[Any]) -> list[LastWord]:
         return word.rank not in ranks and word.names not in ranks
 
     distinct = {(word.rank, word.text): word for word in case.job.facts.last_words}
-    return sorted(distinct.values(), key=by_weight)[:_WORDS]
+    words = sorted(distinct.values(), key=by_weight)
+    troubled = [word for word in words if word.of_trouble][:_WORDS]
+    return troubled or _parting_words(case, words, accusation)
+
+
+def _parting_words(case: Case, words: Sequence[LastWord], accusation: Accusation[Any]) -> list[LastWord]:
+    """What ranks that ended printed last, where nothing else says why: their own log, or else the output of the only
+    node, if the line speaks of no other rank."""
+    if accusation.kind is not CauseKind.DEAD:
+        return []
+    ranks = set(accusation.ranks)
+    own = [word for word in words if word.rank in ranks]
+    one_node = len({process.node for process in case.job.processes.values()}) == 1
+    shared = [word for word in words if word.rank is None and (word.names is None or word.names in ranks)]
+    return (own or (shared if one_node else []))[:1]
 
 
 def _in_words(word: LastWord) -> str:

@@ -490,7 +490,8 @@ class PrintedVerdict:
 
 @dataclass(frozen=True, slots=True)
 class LastWord:
-    """A line among the last that a program printed, in which it speaks of trouble in words of its own.
+    """A line among the last that a program printed, in words of its own: one that speaks of trouble, or, where none
+    does, the last.
 
     `names` is the rank that the line itself speaks of.
     """
@@ -499,6 +500,7 @@ class LastWord:
     text: str
     source: Source
     names: int | None = None
+    of_trouble: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -554,9 +554,12 @@ def _recorder_off(texts: Sequence[TextFile], assembled: Assembled) -> tuple[Sour
 
 def _last_words(texts: Sequence[TextFile]) -> Iterator[LastWord]:
     for text in texts:
-        for line in text.words.found:
+        found = text.words.found
+        newest = text.words.newest if not found else None
+        for line in (newest,) if newest is not None else found:
             rank = text.writers.rank_of(line.tag, line.stream, text.rank)
-            yield LastWord(rank, quoted(line.text), Source(text.file, f"line {line.number}"), named_rank(line.text))
+            where = Source(text.file, f"line {line.number}")
+            yield LastWord(rank, quoted(line.text), where, named_rank(line.text), of_trouble=bool(found))
 
 
 def _ranks_of(text: TextFile) -> set[int]:

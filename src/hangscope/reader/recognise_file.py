@@ -184,7 +184,8 @@ def _is_text(item: Found, head: bytes, evidence: Evidence) -> bool:
     elif text.is_rank_log:
         evidence.add_text(text)
     else:
-        if text.words.found and "logs" in item.parts[:-1]:  # of an incident: what the program said itself
+        said_itself = text.words.found or text.words.newest is not None
+        if said_itself and "logs" in item.parts[:-1]:  # of an incident
             evidence.add_text(text)
         evidence.looked_at.append(f"{item.file} ({text.lines} lines of text)")
         if text.has_sentences:

@@ -309,3 +309,18 @@ def test_ctrl_c_shows_where_each_rank_stood(tmp_path: Path) -> None:
     found = verdict(tmp_path, *(ended(number, -2) for number in place), reason="rank-exit", log=log)
     assert (accused(found), found.outcome) == (("absent", [1]), "hang")
     assert found.headline == "rank 1 is at /job/train.py:8, the other 3 ranks at /job/train.py:40"
+
+
+def test_what_a_rank_printed_last_is_shown_where_nothing_says_why_it_ended(tmp_path: Path) -> None:
+    """`sys.exit(7)` leaves nothing else."""
+    ranks = (rank(0, **WAITS), rank(1, exit_status=7, ended_at=1.0, state="gone"), rank(2, **WAITS))
+    found = verdict(tmp_path, *ranks, reason="rank-exit", log="quota reached, stopping\n")
+    assert accused(found) == ("dead", [1])
+    assert "the output has among its last lines: quota reached, stopping" in [each.text for each in found.why]
+
+
+def test_what_another_rank_printed_last_says_nothing(tmp_path: Path) -> None:
+    """A line that speaks of a rank says nothing of why another one ended."""
+    ranks = (rank(0, **WAITS), rank(1, exit_status=7, ended_at=1.0, state="gone"), rank(2, **WAITS))
+    found = verdict(tmp_path, *ranks, reason="rank-exit", log="rank 0 step 17\n")
+    assert not any("last lines" in each.text for each in found.why)

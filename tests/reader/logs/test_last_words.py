@@ -25,8 +25,9 @@ TOLD = "callback MetricSync failed: KeyError(60)"
 
 
 def words(folder: Path, text: str, name: str = "train.log") -> list[LastWord]:
+    """Those that speak of trouble."""
     (folder / name).write_text(text)
-    return list(load(folder).facts.last_words)
+    return [word for word in load(folder).facts.last_words if word.of_trouble]
 
 
 def test_a_message_of_the_programs_own_is_kept(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_an_output_of_these_words_alone_is_read(tmp_path: Path) -> None:
     logs.mkdir(parents=True)
     (tmp_path / "train.log").write_text("[rank0]: step 1\n")
     (logs / "launcher.log").write_text(f"epoch 1\n{TOLD}\n")
-    assert [word.text for word in load(tmp_path).facts.last_words] == [TOLD]
+    assert [word.text for word in load(tmp_path).facts.last_words if word.of_trouble] == [TOLD]
 
 
 def test_it_has_the_rank_of_its_line(tmp_path: Path) -> None:
@@ -54,3 +55,11 @@ def test_it_has_the_rank_of_its_line(tmp_path: Path) -> None:
 def test_what_was_printed_long_before_is_none(tmp_path: Path, text: str) -> None:
     """Trouble that the job outlived for many lines is not its last word, nor is what launchers print."""
     assert words(tmp_path, text) == []
+
+
+@pytest.mark.parametrize("end", ["", END, f"{END}  error_file: <N/A>\nRoot Cause (first observed failure):\n[0]:\n"])
+def test_the_last_line_is_kept_where_none_speaks_of_trouble(tmp_path: Path, end: str) -> None:
+    """It is the program's own, and none of what launchers print at their end."""
+    (tmp_path / "train.log").write_text(f"{STEPS}quota reached, stopping\n{end}")
+    (word,) = load(tmp_path).facts.last_words
+    assert (word.text, word.of_trouble) == ("quota reached, stopping", False)

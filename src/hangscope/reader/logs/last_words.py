@@ -1,6 +1,7 @@
-"""What a program printed last in which it speaks of trouble, in words that no reader knows: its own.
+"""What a program printed last in words that no reader knows, its own: where it speaks of trouble, or else the last.
 
-``callback MetricSync failed: KeyError(60)`` says nothing that a rule could use, and people would look there first.
+``callback MetricSync failed: KeyError(60)`` says nothing that a rule could use, and people would look there first; so
+does ``quota exceeded, stopping`` where a rank ended and nothing else says why.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ _TROUBLE = re.compile(
 _NOT_THE_PROGRAMS = re.compile(
     # glog's and torchrun's head, torchrun's table, tracebacks, C++'s terminate, launchers, NCCL, us
     r"^\[?[WEIF]\d{4} |^\[rank\d+\]:\[[WEIF]|^\[[WEIF]\d{3,4} |^\s*(?:Traceback |File \"|\^+|~+|raise |\[\d+\]:)"
-    r"|^\s*(?:rank|time|host|exitcode|error_file|traceback)\s+: |^[-=]{8,}|^terminate called|^\s*what\(\): "
-    r"|^(?:srun|slurmstepd|mpirun|hangscope):|\bNCCL (?:WARN|INFO)\b|^\S{0,80}\bFAILED$|^Root Cause|^Failures:"
+    r"|^\s*(?:rank|time|host|exitcode|error_file|traceback)\s*: |^[-=]{8,}|^terminate called|^\s*what\(\): "
+    r"|^(?:srun|slurmstepd|mpirun|hangscope):|\bNCCL (?:WARN|INFO)\b|^\S{0,200} ?\bFAILED$"
+    r"|^Root Cause|^Failures:|^<NO_OTHER_FAILURES>"
     # C++'s own stacks and messages, as PyTorch prints them
-    r"|^\s*frame #\d|^Exception raised from|^Last error:|\bnccl\w{2,40}Error\b|\bc10d?::|\.cpp:\d"
+    r"|^\s*(?:frame )?#\d|^Exception raised from|^Last error:|\bnccl\w{2,40}Error\b|\bc10d?::|\.cpp:\d"
     r"|^Fatal Python error|torch/distributed/elastic|ChildFailedError|SignalException|\[hangscope\]"
 )
 
@@ -34,18 +36,25 @@ _NOT_THE_PROGRAMS = re.compile(
 class LastWords:
     """Collects them while a file is read."""
 
-    __slots__ = ("_found", "lines")
+    __slots__ = ("_found", "_newest", "lines")
 
     def __init__(self) -> None:
         self.lines = 0
         """What the program printed, as far as it was read."""
         self._found: deque[tuple[int, Line]] = deque(maxlen=_MOST)
+        self._newest: deque[Line] = deque(maxlen=LAST_LINES)
+
+    def plain(self, line: Line) -> None:
+        """Take one that can hold no trouble."""
+        self.lines += 1
+        self._newest.append(line)
 
     def feed(self, line: Line, *, known: bool, plain: bool) -> None:
         """Take one line; `known` if a reader made something of it, `plain` if it can hold no trouble."""
         if known or (not plain and _NOT_THE_PROGRAMS.search(line.text[:_LONGEST])):
             return
         self.lines += 1
+        self._newest.append(line)
         if not plain and _TROUBLE.search(line.text[:_LONGEST]) is not None:
             self._found.append((self.lines, line))
 
@@ -53,6 +62,21 @@ class LastWords:
     def found(self) -> list[Line]:
         """Those among the last lines."""
         return [line for at, line in self._found if at > self.lines - LAST_LINES]
+
+    def let_go(self) -> None:
+        """Keep the one line that counts: a large job has a hundred thousand logs."""
+        newest = self.newest
+        self._newest = deque([newest] if newest is not None else ())
+
+    @property
+    def newest(self) -> Line | None:
+        """The last of the program's own lines, whatever it says."""
+        return next((line for line in reversed(self._newest) if _is_the_programs(line.text)), None)
+
+
+def _is_the_programs(text: str) -> bool:
+    says = any(each.isalpha() for each in text[:_LONGEST])
+    return says and _NOT_THE_PROGRAMS.search(text[:_LONGEST]) is None
 
 
 _RANK = re.compile(r"\brank[ =:#]{0,2}(\d{1,7})\b", re.IGNORECASE)

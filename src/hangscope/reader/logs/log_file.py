@@ -186,7 +186,7 @@ class TextFile:
         for line in split_line(number, raw):
             if plain:
                 self.writers.add(line)
-                self.words.lines += 1
+                self.words.plain(line)
             else:
                 self._feed(line, use == FAILING)
 
@@ -206,6 +206,7 @@ class TextFile:
             self.printed = _NOT_PRINTED
         if not (self.stacks.captures or self.stacks.dedicated):
             self.stacks = _NO_STACKS
+        self.words.let_go()
 
     def _feed(self, line: Line, failing: bool) -> None:
         self.writers.add(line)
