@@ -175,7 +175,15 @@ def test_how_a_rank_ended_is_said_as_people_do(code: int | None, words: str) -> 
 @pytest.mark.parametrize(("stood_still", "is_trouble"), [(False, False), (True, True), (None, True)])
 def test_ctrl_c_on_a_job_that_moved_is_no_trouble(tmp_path: Path, stood_still: bool | None, is_trouble: bool) -> None:
     """Whoever pressed it knows why it ended; of one that stood still it may be the only trace of a hang."""
-    watch = Watch(tmp_path, ended(0, 1), ended(1, -2))
+    watch = Watch(tmp_path, ended(0, -2), ended(1, -2), ended(2, 1))
     watch.pace.stood_still = stood_still
     assert (watch.trouble() is not None) is is_trouble
     assert watch.watcher.interrupted() is not is_trouble
+
+
+def test_an_interrupt_that_one_rank_alone_got_is_trouble(tmp_path: Path) -> None:
+    """Ctrl-C reaches them all: what one of several got is how that one failed."""
+    watch = Watch(tmp_path, ended(0, 1), ended(1, -2))
+    watch.pace.stood_still = False
+    assert watch.trouble() is not None
+    assert not watch.watcher.interrupted()

@@ -16,6 +16,8 @@ from hangscope.recorder.live.watched_rank import WatchedRank
 from hangscope.recorder.rundir.reasons import Reason
 
 _INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
+_ALL_HAVE_IT_S = 10.0
+"""Ranks that have not ended so long after one that Ctrl-C ended did not get it."""
 
 
 class Trouble(NamedTuple):
@@ -65,9 +67,17 @@ class Watcher:
         self._dumps.fresh(self._polling)
 
     def interrupted(self) -> bool:
-        """Whether Ctrl-C ended a job that moved until then: nothing hangs, and whoever pressed it knows why."""
-        by_hand = any(rank.ended and rank.exit_status in _INTERRUPTED for rank in self._polling)
-        return by_hand and self._pace.stood_still is False
+        """Whether Ctrl-C ended a job that moved until then: nothing hangs, and whoever pressed it knows why.
+
+        Ctrl-C reaches all ranks, or the command; what one of several ranks alone got is how
+        that one failed.
+        """
+        ranks = list(self._polling)
+        by_hand = [rank for rank in ranks if rank.ended and rank.exit_status in _INTERRUPTED]
+        alone = len(by_hand) == 1 < len(ranks) and not self._events.asked_to_end
+        if alone and all(rank.ended or time.time() - (by_hand[0].ended_at or 0.0) > _ALL_HAVE_IT_S for rank in ranks):
+            return False
+        return bool(by_hand) and self._pace.stood_still is False
 
     def bad_end(self, ended_by_us: Collection[int]) -> str | None:
         """The rank that ended badly first, in words."""

@@ -66,6 +66,8 @@ _CRASHED = tuple(
     for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
     for sign, base in ((-1, 0), (1, 128))
 )
+_INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT)
+_ASKED = (-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGHUP, 128 + signal.SIGHUP)
 _ABORTED = (-signal.SIGABRT, 128 + signal.SIGABRT)
 
 
@@ -79,6 +81,10 @@ def ended_step(who: str, status: int | None) -> str:
         return f"code: find out where {who} crashed: the last lines of its log, dmesg | grep -i segfault, a core"
     if status in _ABORTED:
         return f"code: read what {who} printed last: it aborted by itself (an assertion, an uncaught C++ exception)"
+    if status in _INTERRUPTED:
+        return f"code: find out who interrupted {who}: Ctrl-C, kill -INT, or a KeyboardInterrupt that the code raises"
+    if status in _ASKED:
+        return f"node: find out who asked {who} to end: the scheduler's log (preemption, time limit), a closed shell"
     if status is not None and 0 < status < 128:
         return f"code: read what {who} printed last: it ended by itself with status {status}"
     return f"node: find out what terminated {who}: dmesg | grep -i -E 'oom|xid|segfault', the scheduler's log"
