@@ -134,10 +134,15 @@ class Conclusions:
         self._parts.add(incident)
         home = capture.node_dir.incident
         here = {rank for agent in agents for rank in agent.ranks}
+        nodes = max((agent.nodes or 0 for agent in agents), default=0)
+        if nodes > len({agent.node for agent in agents if agent.ranks}):
+            others = "the directory does not hold every node of the job"
+        else:  # nobody said how many nodes there are
+            others = "ranks of the job were not seen: they have not started, or are on nodes that write elsewhere"
         self._say(
-            f"this node's part is in {home}; the directory does not hold every node of the job"
-            f" ({len(here)} of {_world_size(agents)} ranks are here{still_starting(agents)}),"
-            f" so bring the parts together with `{_collect_command(home, os.environ)}` and diagnose them then"
+            f"this node's part is in {home}; {others}"
+            f" ({len(here)} of {_world_size(agents)} ranks are here{still_starting(agents)});"
+            f" bring the parts of several nodes together with `{_collect_command(home, os.environ)}` and diagnose them"
         )
         self._respond(home, capture, None)
 

@@ -173,8 +173,8 @@ def _sentence(ranks: Sequence[WatchedRank], asked: Sequence[WatchedRank], expect
         parts.append(f"until then they are watched by {seen}")
     if len(ranks) < total:
         parts.append(
-            f"{total - len(ranks)} more {'were' if total - len(ranks) > 1 else 'was'} announced and cannot be"
-            " distinguished from other processes, or did not start under the command"
+            f"{total - len(ranks)} more {'were' if total - len(ranks) > 1 else 'was'} announced: not started yet, not"
+            " below the command, or not to be distinguished from other processes"
         )
     return ". ".join(parts)
 
