@@ -28,6 +28,17 @@ _WAIT = re.compile(r"^ +(\d+) ranks? waits?\b", re.MULTILINE)
 _PREFIX = re.compile(r"^(?:nccl|gloo|xccl|nccl2|ncclx):")
 
 
+@dataclass(frozen=True)
+class Entry:
+    """One recorded operation: the group's name and description, and (a file's own name, line) of its frames."""
+
+    group: frozenset[str]
+    number: int
+    name: str
+    state: str
+    lines: frozenset[tuple[str, int]]
+
+
 @dataclass
 class Raw:
     """What the files hold, read without any judgement."""
@@ -44,7 +55,11 @@ class Raw:
     """Rank → the exit statuses that node.json has of it."""
     files: dict[str, int] = field(default_factory=dict)
     """A file's place below the folder → its lines, or its records."""
-    stacked: set[int] = field(default_factory=set)
+    entries: dict[int, list[Entry]] = field(default_factory=dict)
+    """Rank → what its recorder has, sends and receives left out."""
+    stacked: dict[int, set[tuple[str, int]]] = field(default_factory=dict)
+    """Rank → the lines in the files of its stacks."""
+    formats: set[str] = field(default_factory=set)
     ranks: set[int] = field(default_factory=set)
     dumped: set[int] = field(default_factory=set)
     backends: set[str] = field(default_factory=set)
@@ -69,16 +84,23 @@ def read(folder: Path) -> Raw:
                 _take_json(raw, data)
             if dump is None and data[:4096].count(0) == 0:
                 texts.append(data.decode("utf-8", "replace"))
+                named = _RANK_IN_NAME.search(path.name)
+                if path.parent.name == "stacks" and named is not None:
+                    raw.stacked.setdefault(int(named[1]), set()).update(_lines_of(texts[-1]))
     raw.text = "\n".join(texts)
-    for match in _STACK_LINE.finditer(raw.text):
-        name, line = (match[1], match[2]) if match[1] else (match[3], match[4])
-        raw.lines.add((name.replace("\\", "/").rsplit("/", 1)[-1], int(line)))
+    raw.lines.update(_lines_of(raw.text))
     for name, line in re.findall(r'\["[^"]*", "([^"]+)", (\d+)\]', raw.text):  # learnt call sites
         raw.lines.add((name.rsplit("/", 1)[-1], int(line)))
     raw.lines.update((name.rsplit("/", 1)[-1], int(line)) for name, line in _LINE.findall(raw.text))
     named = re.findall(r'"rank": ?(\d+)|\[rank(\d+)\]', raw.text)
     raw.ranks.update(int(number) for either in named for number in either if number)
     return raw
+
+
+def _lines_of(text: str) -> Iterator[tuple[str, int]]:
+    for match in _STACK_LINE.finditer(text):
+        name, line = (match[1], match[2]) if match[1] else (match[3], match[4])
+        yield name.replace("\\", "/").rsplit("/", 1)[-1], int(line)
 
 
 def _last_record(dump: dict[str, Any]) -> int:
@@ -114,7 +136,8 @@ def _dump(data: bytes) -> dict[str, Any] | None:
 def _take(raw: Raw, dump: dict[str, Any], path: Path) -> None:
     named = _RANK_IN_NAME.search(path.name)
     rank = int(dump["rank"]) if isinstance(dump.get("rank"), int) else int(named[1]) if named else None
-    raw.backends.add("gloo" if "gloo" in path.name else "nccl")
+    of_gloo = any(str(entry.get("profiling_name", "")).startswith("gloo:") for entry in dump["entries"])
+    raw.backends.add("gloo" if of_gloo or "gloo" in path.name else "nccl")
     for entry in dump["entries"]:
         for frame in entry.get("frames") or ():
             raw.lines.add((str(frame["filename"]).rsplit("/", 1)[-1], int(frame["line"])))
@@ -125,6 +148,19 @@ def _take(raw: Raw, dump: dict[str, Any], path: Path) -> None:
             sizes = re.sub(r"\s|\(|\)", "", str(entry.get("input_sizes", "")))
             raw.sizes.setdefault(rank, {}).setdefault(int(number), set()).add(sizes)
             raw.dumped.add(rank)
+            if not entry.get("is_p2p") and name != "coalesced":
+                group = entry.get("process_group") or ()
+                frames = entry.get("frames") or ()
+                raw.entries.setdefault(rank, []).append(
+                    Entry(
+                        frozenset(map(str, group if isinstance(group, list | tuple) else ())),
+                        int(number),
+                        name,
+                        "completed" if entry.get("retired") else str(entry.get("state", "")),
+                        frozenset((str(f["filename"]).rsplit("/", 1)[-1], int(f["line"])) for f in frames),
+                    )
+                )
+    raw.formats.add(str(dump.get("version")))
     if rank is not None:
         raw.ranks.add(rank)
         for line in dump["pg_config"].values() if isinstance(dump["pg_config"], dict) else ():
@@ -149,6 +185,15 @@ def problems(value: dict[str, Any], text: str, raw: Raw) -> Iterator[str]:
     yield from _places(value, raw)
     yield from _quoted(value, raw)
     yield from _groups(value, raw)
+    yield from _in_flight(value, raw)
+    yield from _last_good(value, raw)
+    yield from _ruled_out(value, raw)
+    yield from _listed_evidence(value, raw)
+    yield from _gaps(value, raw)
+    yield from _calls_at(value, raw)
+    yield from _kernels(value, raw)
+    yield from _peers(value)
+    yield from _own_stacks(value, raw)
 
 
 def _sentences(value: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -334,6 +379,205 @@ def _groups(value: dict[str, Any], raw: Raw) -> Iterator[str]:
             for rank in _listed(ranks):
                 if made is not None and raw.claimed.get(made[1], {}).get(rank) != set(_listed(members)):
                     yield f"rank {rank} has not said that group {made[1]} is of {members}"
+
+
+def _of(raw: Raw, rank: int, group: str | None, number: int) -> list[Entry]:
+    """What a rank recorded of that number in a group that is called so, by its name or its description."""
+    words = set((group or "").replace("(", " ").replace(")", " ").split())
+    return [each for each in raw.entries.get(rank, ()) if each.number == number and words & each.group]
+
+
+_SYMMETRIC = re.compile(r"all_?reduce|all_?gather|reduce_?scatter|barrier", re.IGNORECASE)
+
+
+def _in_flight(value: dict[str, Any], raw: Raw) -> Iterator[str]:
+    """Who is said not to have launched the operation has not recorded it; nobody left what a member never came to."""
+    operation = value["operation"]
+    if operation is None or operation["seq"] is None or "->" in operation["name"] or "<-" in operation["name"]:
+        return
+    states = operation["state_by_rank"]
+    missing = [int(rank) for rank, state in states.items() if state == "not launched"]
+    for rank in missing:
+        own = _of(raw, rank, operation["group"], operation["seq"])
+        if own and all(_same_call(operation["name"], entry.name) for entry in own):
+            yield f"rank {rank} is said not to have launched {operation['name']} #{operation['seq']}, and recorded it"
+    left = [rank for rank, state in states.items() if state == "completed"]
+    if missing and left and _SYMMETRIC.search(operation["name"]) and "all_to_all" not in operation["name"]:
+        yield f"ranks {left} are said to have completed what {missing} never launched"
+
+
+def _last_good(value: dict[str, Any], raw: Raw) -> Iterator[str]:
+    """What every member finished, each that recorded it did; and not all of them finished a later one, too."""
+    last = value["last_completed"]
+    if last is None or last["seq"] is None or re.search("->|<-", last["name"]) or value["operation"] is None:
+        return
+    members = [rank for rank in value["operation"]["members"] if raw.entries.get(rank)]
+    if value["operation"]["group"] != last["group"]:
+        return
+    for rank in members:
+        own = _of(raw, rank, last["group"], last["seq"])
+        if own and all(entry.state in ("scheduled", "started") for entry in own) and not _gloo(raw):
+            later = any(_of(raw, rank, last["group"], last["seq"] + more) for more in (1, 2))
+            if not later:
+                yield f"rank {rank} is said to have finished {last['name']} #{last['seq']}, and recorded {own[0].state}"
+    following = [_of(raw, rank, last["group"], last["seq"] + 1) for rank in members]
+    calls = {entry.name for own in following for entry in own}
+    whole = 1 < len(members) == len(value["operation"]["members"]) and len(calls) == 1 and not _gloo(raw)
+    if whole and all(own and all(entry.state == "completed" for entry in own) for own in following):
+        yield f"{last['name']} #{last['seq']} is said to be the last that all finished, and all finished the next"
+
+
+def _gloo(raw: Raw) -> bool:
+    return "gloo" in raw.backends
+
+
+_ALIVE = re.compile(r"^all (\d+) processes were alive$")
+_AGREE = re.compile(r"agree on all (\d+) ranks$")
+_STARTED = re.compile(rf"^the kernel of every waiting rank started {_CALL}$")
+_NO_ERROR = re.compile(r"^no transport error in NCCL's log of (\d+) ranks?$")
+_NET_WARNING = re.compile(
+    r"NCCL WARN (?:NET/(?!Plugin)|.*(?:connection closed|Connection reset by peer|got completion))"
+)
+
+
+def _ruled_out(value: dict[str, Any], raw: Raw) -> Iterator[str]:
+    for each in value["ruled_out"]:
+        why = each["why"]
+        if (alive := _ALIVE.search(why)) is not None:
+            count = (value["completeness"] or {}).get("ranks") or len(raw.ranks)
+            if int(alive[1]) > count:
+                yield f"{alive[1]} processes are said to be alive, of {count} ranks"
+        if (agree := _AGREE.search(why)) is not None and int(agree[1]) > len(raw.dumped | raw.ranks):
+            yield f"calls are said to agree on {agree[1]} ranks, and {len(raw.dumped)} recorded any"
+        if _AGREE.search(why) is not None and value["operation"] is not None and value["operation"]["seq"] is not None:
+            operation = value["operation"]
+            names = {
+                entry.name for rank in raw.entries for entry in _of(raw, rank, operation["group"], operation["seq"])
+            }
+            if len(names) > 1 and not _gloo(raw):
+                yield f"calls are said to agree, and #{operation['seq']} is {sorted(names)}"
+        if (started := _STARTED.search(why)) is not None and value["operation"] is not None:
+            for victim in value["victims"]:
+                own = _of(raw, victim["rank"], value["operation"]["group"], int(started[2]))
+                if own and victim["operation"] == f"{started[1]} #{started[2]}" and own[0].state == "scheduled":
+                    yield f"the kernel of rank {victim['rank']} is said to have started, and it recorded scheduled"
+        if why.endswith("truncated messages, whose sizes differ") and "truncated" not in raw.text:
+            yield "no log tells of a truncated message"
+        elif _NO_ERROR.search(why) is not None and (line := _NET_WARNING.search(raw.text)) is not None:
+            yield f"no transport error is said to be in NCCL's log: {raw.text[line.start() : line.start() + 160]}"
+
+
+_DUMPS = re.compile(rf"^flight recorder dumps of {_OF_RANKS}, format (\S+)$")
+_STACKS = re.compile(rf"^stacks of {_OF_RANKS}$")
+
+
+def _listed_evidence(value: dict[str, Any], raw: Raw) -> Iterator[str]:
+    """Whose dumps and stacks are said to be there; of which format."""
+    for each in value["evidence"]:
+        if (dumps := _DUMPS.search(each["text"])) is not None:
+            for rank in set(_listed(dumps[1])) - raw.dumped if raw.dumped else ():
+                if not any(
+                    _RANK_IN_NAME.search(file) and int(_RANK_IN_NAME.search(file)[1]) == rank for file in raw.files
+                ):  # type: ignore[index]
+                    yield f"a dump of rank {rank} is said to be there"
+            if raw.formats and dumps[2] not in raw.formats:
+                yield f"dumps are said to be of format {dumps[2]}, and are of {sorted(raw.formats)}"
+        if (stacks := _STACKS.search(each["text"])) is not None and raw.stacked:
+            for rank in set(_listed(stacks[1])) - set(raw.stacked):
+                if f'"rank": {rank}' not in raw.text and f"rank={rank}" not in raw.text:
+                    yield f"a stack of rank {rank} is said to be there"
+
+
+def _gaps(value: dict[str, Any], raw: Raw) -> Iterator[str]:
+    """What is said not to be there is not."""
+    for gap in value["gaps"]:
+        if gap["what"] == "flight recorder dumps" and gap["why"] == "none from any rank" and raw.dumped:
+            yield f"no rank is said to have left a dump, and {sorted(raw.dumped)} did"
+        missing = re.fullmatch(r"no dump of rank (\d+)", gap["what"])
+        if missing is not None and int(missing[1]) in raw.dumped:
+            yield f"rank {missing[1]} is said to have left no dump, and did"
+        killed = re.search(r"killed by signal (\d+)|ended with status (\d+)", gap["why"])
+        known = raw.statuses.get(int(missing[1]), set()) if missing is not None else set()
+        if killed is not None and known:
+            said = {-int(killed[1]), 128 + int(killed[1])} if killed[1] else {int(killed[2])}
+            if known.isdisjoint(said):
+                yield f"rank {missing[1] if missing else '?'}: {gap['why']}, and node.json has {sorted(known)}"
+
+
+_CALLED = re.compile(rf"^(?:the others|{_OF_RANKS}) called {_CALL} at (\S+?):(\d+); rank (\d+) did not get there$")
+_DIVERGE = re.compile(r"^the code paths diverge here: rank (\d+) continued at (\S+?):(\d+), the rest at (\S+?):(\d+)$")
+
+
+def _calls_at(value: dict[str, Any], raw: Raw) -> Iterator[str]:
+    """A call from a line is recorded with that line, by somebody else than who did not get there."""
+    for text in _findings(value):
+        if (called := _CALLED.search(text)) is not None:
+            line = called[4].rsplit("/", 1)[-1], int(called[5])
+            ranks = set(_listed(called[1])) if called[1] else set(raw.entries) - {int(called[6])}
+            own = [e for rank in ranks for e in raw.entries.get(rank, ()) if e.number == int(called[3]) and e.lines]
+            if own and not any(line in entry.lines for entry in own):
+                yield f"nobody recorded {called[2]} #{called[3]} from {line[0]}:{line[1]}"
+        if (parts := _DIVERGE.search(text)) is not None:
+            odd = int(parts[1])
+            here, there = (parts[2].rsplit("/", 1)[-1], int(parts[3])), (parts[4].rsplit("/", 1)[-1], int(parts[5]))
+            mine = {line for e in raw.entries.get(odd, ()) for line in e.lines} | raw.stacked.get(odd, set())
+            theirs = {line for rank, es in raw.entries.items() if rank != odd for e in es for line in e.lines}
+            if mine and here not in mine:
+                yield f"rank {odd} has no line {here[0]}:{here[1]}"
+            if theirs and there not in theirs:
+                yield f"nobody else has the line {there[0]}:{there[1]}"
+
+
+_NEVER_STARTED = re.compile(rf"^rank (\d+) launched {_CALL}, but its kernel never started; it started on {_OF_RANKS}$")
+_NONE_FINISHED = re.compile(rf"^all (\d+) members of (\S+).* started {_CALL}, and none finished it$")
+
+
+def _kernels(value: dict[str, Any], raw: Raw) -> Iterator[str]:
+    """Which kernels started, by the recorded states."""
+    group = (value["operation"] or {}).get("group")
+    for text in _findings(value):
+        if (never := _NEVER_STARTED.search(text)) is not None:
+            own = _of(raw, int(never[1]), group, int(never[3]))
+            if own and all(entry.state != "scheduled" for entry in own):
+                yield f"the kernel of rank {never[1]} is said never to have started, and is {own[0].state}"
+            for rank in _listed(never[4]):
+                theirs = _of(raw, rank, group, int(never[3]))
+                if theirs and all(entry.state == "scheduled" for entry in theirs):
+                    yield f"the kernel of rank {rank} is said to have started, and is scheduled"
+        if (none := _NONE_FINISHED.search(text)) is not None:
+            states = {rank: [e.state for e in _of(raw, rank, none[2], int(none[4]))] for rank in raw.entries}
+            done = [rank for rank, found in states.items() if found and set(found) == {"completed"}]
+            if done:
+                yield f"nobody is said to have finished {none[3]} #{none[4]}, and ranks {done} did"
+            if sum(bool(found) for found in states.values()) > int(none[1]):
+                yield f"{none[1]} members are said to be in {none[3]} #{none[4]}, and more recorded it"
+
+
+_PEER = re.compile(r"^rank (\d+) is inside (?:send (\d+)->(\d+)|recv (\d+)<-(\d+)) of \S+ and waits for rank (\d+)$")
+
+
+def _peers(value: dict[str, Any]) -> Iterator[str]:
+    """Who sends or receives is one end, and waits for the other."""
+    for text in _findings(value):
+        if (peer := _PEER.search(text)) is not None:
+            own, other = (peer[2], peer[3]) if peer[2] else (peer[4], peer[5])
+            if (own, other) != (peer[1], peer[6]):
+                yield f"the ends do not fit: {text}"
+
+
+_THREAD = re.compile(r"^rank (\d+)'s \w+ thread is (?:here|not in a collective)$|^rank (\d+) is here$")
+
+
+def _own_stacks(value: dict[str, Any], raw: Raw) -> Iterator[str]:
+    """Frames that are shown of a rank's thread are in a stack of that rank, and of no other alone."""
+    for finding in value["why"]:
+        thread = _THREAD.search(finding["text"])
+        if thread is None:
+            continue
+        rank = int(thread[1] or thread[2])
+        for name, line in re.findall(r"(\S+?):(\d+)  \S", "\n".join(finding["detail"])):
+            if raw.stacked.get(rank) and (name.rsplit("/", 1)[-1], int(line)) not in raw.stacked[rank]:
+                yield f"no stack of rank {rank} has {name}:{line}"
 
 
 def main() -> int:

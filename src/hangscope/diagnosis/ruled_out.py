@@ -51,7 +51,10 @@ def _by_nccl_logs(case: Case) -> Iterator[RuledOut]:
     logs = {part.rank for part in case.job.facts.communicators if part.rank is not None}
     errors = any(event.kind in NETWORK_EVENTS for event in case.job.facts.transport)
     if logs and logs.issuperset(case.job.ranks) and not errors:
-        yield RuledOut(CauseKind.NETWORK, f"no transport error in NCCL's log of {len(logs)} ranks")
+        text = f"no transport error in NCCL's log of {len(logs)} ranks"
+        if any(event.kind == "size_desync" for event in case.job.facts.transport):
+            text = f"NCCL's log of {len(logs)} ranks has no transport error but truncated messages, whose sizes differ"
+        yield RuledOut(CauseKind.NETWORK, text)
 
 
 def _by_the_operation(case: Case, chosen: Accusation[Any], wait: Wait) -> Iterator[RuledOut]:

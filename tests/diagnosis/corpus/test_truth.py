@@ -44,3 +44,34 @@ def test_what_is_false_is_found() -> None:
     found = " ".join(problems(value, words.text, raw))
     for wrong in ("all_to_all", "nowhere.py:7", "no rank 99", "#123456", "100 dumps"):
         assert wrong in found
+
+
+def test_what_is_false_of_states_and_lists_is_found() -> None:
+    """A member that recorded what it never launched, an older last operation, dumps, stacks, gaps and lines that are
+    not so, the wrong end of a message."""
+    words = frozen.verdict("cases", "cases/mesh_absent").words
+    value = json.loads(words.json)
+    with tempfile.TemporaryDirectory() as scratch:
+        raw = read(frozen.made("cases", "cases/mesh_absent", Path(scratch))[0])
+    waits = value["victims"][0]["rank"]
+    value["operation"]["state_by_rank"][str(waits)] = "not launched"
+    value["last_completed"]["seq"] -= 1
+    value["evidence"] = [{"text": "flight recorder dumps of ranks 0-99, format 1.0"}, {"text": "stacks of rank 99"}]
+    value["gaps"] = [{"what": f"no dump of rank {waits}", "why": ""}]
+    value["ruled_out"] = [{"kind": "dead", "why": "all 99 processes were alive"}]
+    said = "rank 0 is inside recv 0<-2 of default_pg and waits for rank 1"
+    call = f"{value['operation']['name']} #{value['operation']['seq']}"
+    called = f"the others called {call} at /w/no.py:1; rank 0 did not get there"
+    value["why"] += [{"text": text, "detail": [], "sources": []} for text in (said, called)]
+    found = list(problems(value, words.text, raw))
+    for wrong in (
+        "and recorded it",
+        "all finished the next",
+        "rank 99",
+        "format 1.0",
+        "and did",
+        "99 processes",
+        "ends",
+        "no.py:1",
+    ):
+        assert any(wrong in each for each in found), (wrong, found)
