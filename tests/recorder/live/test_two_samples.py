@@ -13,6 +13,7 @@ from hangscope.recorder.live import two_samples
 from hangscope.recorder.live.polling import Polling
 from hangscope.recorder.live.thread_waits import StackFrame, ThreadStack
 from hangscope.recorder.live.two_samples import TwoSamples
+from hangscope.recorder.live.unfinished_ops import RankProgress
 from hangscope.recorder.live.watched_rank import WatchedRank
 from kits.agent_parts import rank
 
@@ -119,3 +120,22 @@ def moved_with_samples(first: Act, between: Act, tmp_path: Path) -> bool | None:
     assert samples.done(100.0 + two_samples.MOST_S)
     polling.close()
     return watched.moved
+
+
+def test_to_launch_on_behind_an_operation_that_does_not_end_is_no_move(tmp_path: Path) -> None:
+    """A rank of a GPU runs ahead of it by a thousand operations: a hung job on NCCL was taken for one that moves."""
+    assert moved(count(80, 79), count(200, 79), tmp_path) is False
+    assert moved(count(80, 79), count(200, 81), tmp_path) is True
+    assert moved(read_ring(79), read_ring(79, 80, age_s=-1.0), tmp_path) is False
+
+
+def test_what_does_not_end_is_looked_at_although_more_is_launched() -> None:
+    """After the threshold, and not only once the rank cannot launch any more."""
+    progress = RankProgress(counts_alone=True)
+    for second in range(12):
+        status = counters(80 + second, 79)
+        progress.take_counters("nccl", status, float(second), second * 10**9)
+        urgent, _ = progress.doubtful(float(second), second * 10**9, 6.0)
+        assert urgent == ({"nccl"} if second > 6 else set()), second
+    progress.take_counters("nccl", counters(92, 80), 12.0, 12 * 10**9)
+    assert progress.doubtful(12.0, 12 * 10**9, 6.0)[0] == set()

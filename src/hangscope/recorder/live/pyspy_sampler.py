@@ -36,9 +36,9 @@ class PySpySampler:
         self.refused = ""
         """Why they could not be read, where they could not."""
 
-    def request(self, rank: int, pid: int) -> None:
-        """Ask for a sample, unless one is under way or the last ones were dear."""
-        if rank in self._open or time.monotonic() < self._rest_until.get(pid, 0.0):
+    def request(self, rank: int, pid: int, *, eagerly: bool = False) -> None:
+        """Ask for a sample, unless one is under way, or the last ones were dear and nobody is waiting for it."""
+        if rank in self._open or (not eagerly and time.monotonic() < self._rest_until.get(pid, 0.0)):
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="py-spy", daemon=True)

@@ -16,6 +16,9 @@ from hangscope.recorder.live.watched_rank import WatchedRank
 LEAST_S = 3.0
 MOST_S = 8.0
 """The second sample comes as soon as every rank has moved, and no later than this."""
+LATEST_S = 16.0
+"""And as late as this where one that can be read was not sampled so far, as on a busy machine: what it waits in is not
+known then, and whoever waits for a store would be said to be late."""
 CONFIRM_S = 1.5
 """It comes as soon as this where the recorders of all that do not move show that they stood for `MOST_S` before."""
 
@@ -29,7 +32,7 @@ class TwoSamples:
         self._seen: dict[int, tuple[Any, ...]] = {}
         """Where each rank was at its first sample."""
         self._stood = {rank.process.pid: ring_age.stood_s(rank.process.pid) or 0.0 for rank in polling}
-        polling.unrecorded_waits.sample_closely(now + MOST_S + 1)
+        polling.unrecorded_waits.sample_closely(now + LATEST_S + 1)
 
     def done(self, now: float) -> bool:
         """Whether the second sample is taken; what each rank did in between is noted in it then."""
@@ -39,7 +42,10 @@ class TwoSamples:
             if rank.position.seen:
                 self._seen.setdefault(rank.process.pid, rank.position.seen)
         waited = now - self._begun
-        if waited < MOST_S and not self._seen_enough(waited, [rank for rank in ranks if not self._moved(rank)]):
+        unmoved = [rank for rank in ranks if not self._moved(rank)]
+        if waited < MOST_S and not self._seen_enough(waited, unmoved):
+            return False
+        if waited < LATEST_S and any(rank.outside is not None and not rank.position.samples for rank in unmoved):
             return False
         for rank in ranks:
             rank.moved = self._moved(rank)
@@ -50,7 +56,8 @@ class TwoSamples:
         if not unmoved:
             return waited >= LEAST_S
         stood = all(self._stood.get(rank.process.pid, 0.0) >= MOST_S for rank in unmoved)
-        placed = waited >= LEAST_S or all(rank.position.samples > 1 for rank in unmoved)
+        samples = 2 if waited < LEAST_S else 1
+        placed = all(rank.position.samples >= samples for rank in unmoved)
         return stood and placed and waited >= CONFIRM_S
 
     def _moved(self, rank: WatchedRank) -> bool | None:

@@ -43,6 +43,8 @@ class _Counter:
     enqueued: int
     completed: int
     since: float
+    open_since: float
+    """Since when something is open of which nothing was completed: a GPU's rank launches on and on meanwhile."""
     checked: bool = False
 
 
@@ -84,7 +86,9 @@ class RankProgress:
             if known is not None and known.completed != pair[1] and (source != "nccl" or self.counts_alone):
                 gone = [each for each in self.unfinished.get(source, ()) if each.pg == str(group)]
                 self._replace(source, [each for each in self.unfinished.get(source, ()) if each not in gone], now_ns)
-            self.counters[key] = _Counter(*pair, since=now)
+            goes_on = known is not None and known.completed == pair[1] and known.enqueued > known.completed
+            open_since = known.open_since if known is not None and goes_on else now
+            self.counters[key] = _Counter(*pair, since=now, open_since=open_since)
 
     def take_active(self, dump: Mapping[str, Any], now: float, now_ns: int) -> None:
         """NCCL's answer that lists the unfinished operations only."""
@@ -120,6 +124,7 @@ class RankProgress:
             counter = self.counters.get((source, group))
             if counter is not None and at_ns:
                 counter.since = min(counter.since, now - max(0.0, (now_ns - at_ns) / 1e9))
+                counter.open_since = min(counter.open_since, counter.since)
 
     def _replace(self, source: str, waiting: list[Unfinished], now_ns: int) -> None:
         records = {each.record for each in waiting}
@@ -142,9 +147,9 @@ class RankProgress:
         for (source, _), each in self.counters.items():
             still_s = now - each.since
             listed = source == "nccl" and not self.counts_alone
-            if listed or each.checked or still_s <= threshold_s / 5:
+            urgent = each.enqueued > each.completed and now - each.open_since > threshold_s
+            if listed or each.checked or (still_s <= threshold_s / 5 and not urgent):
                 continue
-            urgent = each.enqueued > each.completed and still_s > threshold_s
             (now_sources if urgent else some_time).add(source)
         for source, waiting in self.unfinished.items():
             if source != BOX and any(each.age_s(now_ns) > threshold_s for each in waiting):
@@ -173,17 +178,27 @@ class RankProgress:
         """Whether the rank got anywhere since a sample.
 
         That more is known of it by now is no move: a ring that was read in between shows operations that it had
-        launched long before.
+        launched long before. Nor is it one to launch on and on behind an operation that does not end, as a GPU's rank
+        does for a thousand operations.
         """
         sources = {source for source, _ in before.counters}
+        waits = {source for source, _ in before.unfinished}
         for key, each in self.counters.items():
             known = before.counters.get(key)
-            if known != (each.enqueued, each.completed) and (known is not None or key[0] in sources):
+            if known is None:
+                if key[0] in sources:
+                    return True
+                continue
+            enqueued, completed = known
+            if each.completed != completed or (each.enqueued != enqueued and enqueued <= completed):
                 return True
+            waits |= {key[0]} if enqueued > completed else set()
         only_looked_so = {each for each in self._cleared if each[0] == "nccl" and not self.counts_alone}
         if before.unfinished - set(self._records()) - only_looked_so:
             return True
-        launched = (each for waiting in self.unfinished.values() for each in waiting if each.source != BOX)
+        launched = (
+            each for waiting in self.unfinished.values() for each in waiting if each.source not in (BOX, *waits)
+        )
         return any(each.created_ns > before.at_ns for each in launched) or (bool(before.box) and self.box != before.box)
 
     def _records(self) -> Iterator[tuple[str, int]]:

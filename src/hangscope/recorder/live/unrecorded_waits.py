@@ -91,7 +91,7 @@ class UnrecordedWaits:
             pause = self._pause(rank, threshold, now)
             if now - rank.still_since >= pause and now >= self._next_sample.get(rank.process.pid, 0.0):
                 self._next_sample[rank.process.pid] = now + pause
-                self._sample(rank, asker)
+                self._sample(rank, asker, eagerly=now < self._closely_until)
         for number, pid, value in self._pyspy.finished():
             seen = by_number.get(number)
             if seen is not None and seen.process.pid == pid:
@@ -124,10 +124,10 @@ class UnrecordedWaits:
         position.spins = works
         return False
 
-    def _sample(self, rank: WatchedRank, asker: Asker) -> None:
+    def _sample(self, rank: WatchedRank, asker: Asker, *, eagerly: bool) -> None:
         socket = rank.process.socket
         if socket is None or not _can_be_asked(rank):
-            self._pyspy.request(rank.number, rank.process.pid)
+            self._pyspy.request(rank.number, rank.process.pid, eagerly=eagerly)
             return
         if "wait_counter_values" in rank.process.handlers:
             asker.ask(Question(Topic.WAIT_COUNTERS, rank.number), socket, "wait_counter_values")
