@@ -102,10 +102,8 @@ def at_work(*places: str) -> Act:
 @pytest.mark.parametrize(
     ("places", "expected"), [(("item", "item"), None), (("forward", "backward"), True)], ids=["one line", "two lines"]
 )
-def test_to_be_at_work_at_one_line_is_no_move_where_a_gpu_may_be_waited_for(
-    places: tuple[str, str], expected: bool | None, tmp_path: Path
-) -> None:
-    """Whoever waits for a GPU is at work all the time: a hung job whose recorders could not be read was called OK."""
+def test_to_be_at_work_at_one_line_is_no_move(places: tuple[str, str], expected: bool | None, tmp_path: Path) -> None:
+    """Whoever waits for a GPU, or for a file to appear, is at work all the time: hung jobs were called OK."""
     assert moved_with_samples(at_work(places[0]), at_work(places[1]), tmp_path) is expected
 
 

@@ -61,8 +61,8 @@ class TwoSamples:
         return stood and placed and waited >= CONFIRM_S
 
     def _moved(self, rank: WatchedRank) -> bool | None:
-        """By its counters; one that has none, by what its threads do. Who waits for a GPU is at work all the time: of
-        that one it is not known, where its threads are at the same place."""
+        """By its counters; one that has none, by where its threads are. Who waits for a GPU, or for a file to appear,
+        is at work all the time: it is not known of one that is at work at the same place."""
         pid = rank.process.pid
         before = self._first.get(pid)
         if before is None:
@@ -74,15 +74,7 @@ class TwoSamples:
             return False
         if moves == rank.position.moves and pid not in self._seen_at_work:
             return False
-        if not _may_have_a_gpu(rank) or self._seen.get(pid, rank.position.seen) != rank.position.seen:
-            return True
-        return None
-
-
-def _may_have_a_gpu(rank: WatchedRank) -> bool:
-    if rank.outside is not None:
-        return rank.outside.for_gpus
-    return rank.process.socket is None or "dump_nccl_trace_json" in rank.process.handlers
+        return True if self._seen.get(pid, rank.position.seen) != rank.position.seen else None
 
 
 def _sample(rank: WatchedRank) -> tuple[ProgressSample, int]:
