@@ -86,8 +86,8 @@ class RankProgress:
             if known is not None and known.completed != pair[1] and (source != "nccl" or self.counts_alone):
                 gone = [each for each in self.unfinished.get(source, ()) if each.pg == str(group)]
                 self._replace(source, [each for each in self.unfinished.get(source, ()) if each not in gone], now_ns)
-            goes_on = known is not None and known.completed == pair[1] and known.enqueued > known.completed
-            open_since = known.open_since if known is not None and goes_on else now
+            still_open = known is not None and known.completed == pair[1] and known.enqueued > known.completed
+            open_since = known.open_since if known is not None and still_open else now
             self.counters[key] = _Counter(*pair, since=now, open_since=open_since)
 
     def take_active(self, dump: Mapping[str, Any], now: float, now_ns: int) -> None:
