@@ -147,6 +147,7 @@ test-deps:
 	@$(call apt,/usr/bin/chromium,chromium,tests that open the page in a browser)
 	@$(call apt,$(firstword $(wildcard /usr/lib/postgresql/*/bin/initdb) /usr/lib/postgresql/15/bin/initdb),postgresql,tests that need Postgres)
 	@$(call apt,/usr/sbin/slurmctld,slurmctld slurmd slurm-client munge iproute2,tests that need Slurm)
+	@$(call apt,/usr/include/slurm/spank.h,libslurm-dev,the test of the SPANK plugin)
 	@$(call apt,/usr/bin/mpirun,openmpi-bin,tests that need mpirun)
 
 # $(call apt,FILE,PACKAGE,WHAT): has PACKAGE installed where FILE is not there, or says that WHAT will skip.

@@ -411,9 +411,7 @@ def faults(times: int, folder: Path, count: int = 8) -> bool:
             print(f"{kind}: {'late' if seconds is None else f'{seconds:.1f} s'}", file=sys.stderr, flush=True)
             strangers += _strangers(node)
         harmed = [job.process.pid for job in node.jobs if job.process.poll() is not None]
-        moving = [job.steps() for job in node.jobs]
-        time.sleep(25.0)  # a job writes every 50 steps
-        stuck = [job.process.pid for job, before in zip(node.jobs, moving, strict=True) if job.steps() == before]
+        stuck = _standing_still(node.jobs)
         said = ", ".join(f"{count} × {kind}" for kind, count in counts.items())
         print(f"{times} faults on a node with {count} jobs: {said}")
         print(
@@ -424,6 +422,17 @@ def faults(times: int, folder: Path, count: int = 8) -> bool:
         return not (harmed or stuck or late or strangers)
     finally:
         node.end()
+
+
+def _standing_still(jobs: list[Job], most_s: float = 60.0) -> list[int]:
+    """Those that take no more steps; a job says so every 50."""
+    before = [job.steps() for job in jobs]
+    until = time.monotonic() + most_s
+    left = list(zip(jobs, before, strict=True))
+    while left and time.monotonic() < until:
+        time.sleep(0.5)
+        left = [(job, steps) for job, steps in left if job.steps() == steps]
+    return [job.process.pid for job, _ in left]
 
 
 def _strangers(node: Node) -> list[str]:

@@ -243,3 +243,20 @@ def test_hostile_metrics_are_not_passed_on(tmp_path: Path) -> None:
     file.unlink()
     file.symlink_to("/etc/passwd")
     assert _rows(watcher) == []
+
+
+def mounts() -> bool:
+    """Whether root may mount here, which it may not in every container."""
+    return subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode == 0
+
+
+def test_faults_around_the_agent_harm_no_job() -> None:
+    """A sample of `python tests/kits/attach_trial.py faults --times 200`, with two jobs of two users."""
+    if not runs_for_others() or not mounts():
+        pytest.skip("jobs of several users, on disks of their own, need root")
+    trial = Path(__file__).parents[2] / "kits" / "attach_trial.py"
+    words = [sys.executable, str(trial), "faults", "--times", "4", "--jobs", "2"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "jobs harmed: 0, standing still: 0" in done.stdout
+    assert done.stdout.endswith("files of one user in another's folder: none\n")
