@@ -151,6 +151,7 @@ THIRD_PARTY = {
 """What each room may import from outside the standard library; the rooms that are not here: nothing."""
 
 OPTIONAL = {
+    "cli": {"opentelemetry"},  # events of hangs, an extra; imported where one is sent
     "server": {"fsspec"},  # blobs in an object store, an extra; imported where it is used
     "incident": {"fsspec"},  # object stores, an extra; imported where it is used
     "assistant": {"mcp", "anyio"},  # the extra `mcp`, and the loop that its SDK runs in

@@ -7,6 +7,7 @@ redacted as a bundle is, and is a few fields of the verdict: no source code, no 
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import sys
 import time
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hangscope.bundle.redact.find_secrets import Secrets
+from hangscope.cli import otel_event
 from hangscope.safeio.safe_files import read_file
 
 SCHEMA = "hangscope.alert/1"
@@ -36,6 +38,8 @@ def main() -> None:
         return
     if given["kind"] == "kubeflow":
         problem = post_status(given["address"], kubeflow(alert), given.get("token_file"), given.get("ca_file"))
+    elif given["kind"] == "otel":
+        problem = otel_event.send(alert, os.environ)
     else:
         problem = post(given["address"], slack(alert) if given["kind"] == "slack" else alert)
     if problem:

@@ -92,10 +92,10 @@ _OPTIONS = (
     click.option(
         "--on-hang",
         multiple=True,
-        metavar="report|kill|slack:FILE|webhook:FILE|wandb|kubeflow|CMD",
+        metavar="report|kill|slack:FILE|webhook:FILE|wandb|kubeflow|otel|CMD",
         help="What to do once the evidence is saved: kill ends the ranks, so the launcher can restart; slack and "
         "webhook post to the address in FILE (or env:NAME); wandb alerts through the job's own W&B run; kubeflow "
-        "puts the verdict into the TrainJob's status; a shell "
+        "puts the verdict into the TrainJob's status; otel sends an OpenTelemetry event; a shell "
         "command gets the verdict as JSON on stdin. May be given more than once.  [default: report]  [env var: "
         "HANGSCOPE_ON_HANG]",
     ),

@@ -17,6 +17,8 @@ from hangscope.errors import SettingsError
 from hangscope.safeio.safe_files import read_file
 
 WANDB = "wandb"
+OTEL = "otel"
+OTLP_URLS = ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 KUBEFLOW = "kubeflow"
 STATUS_URL = "KUBEFLOW_TRAINER_STATUS_URL"
 """Where the pods of a TrainJob send their progress to: Kubeflow Trainer 2.2 and newer, with its gate TrainJobStatus."""
@@ -28,7 +30,7 @@ _HOW = "slack:FILE, whose first line is the address, or slack:env:NAME for a var
 
 @dataclass(frozen=True, slots=True)
 class AlertTarget:
-    """`kind` is "slack", "webhook" or "kubeflow"; the address is in a file, or else in a variable."""
+    """`kind` is "slack", "webhook", "kubeflow" or "otel"; the address is in a file, or else in a variable."""
 
     kind: str
     file: Path | None = None
@@ -37,7 +39,7 @@ class AlertTarget:
     @property
     def name(self) -> str:
         """As the user wrote it."""
-        if self.kind == KUBEFLOW:
+        if self.kind in (KUBEFLOW, OTEL):
             return self.kind
         return f"{self.kind}:{self.file if self.file is not None else _VARIABLE + self.variable}"
 
@@ -59,6 +61,13 @@ class AlertTarget:
 
 def alert_target(word: str, environ: Mapping[str, str]) -> AlertTarget | None:
     """What a word of `--on-hang` names; None where it is no alert. A slip is found now, and not at the hang."""
+    if word == OTEL:
+        named = next((name for name in OTLP_URLS if _is_address(environ.get(name, ""))), None)
+        if named is None:
+            raise SettingsError(
+                f"--on-hang {OTEL}: {OTLP_URLS[1]} is not set", hint="for example http://collector:4318, OTLP over HTTP"
+            )
+        return AlertTarget(OTEL, variable=named)
     if word == KUBEFLOW:
         if not _is_address(environ.get(STATUS_URL, "")):
             raise SettingsError(
