@@ -331,6 +331,20 @@ def test_a_main_thread_that_waits_for_another_one_is_followed_with_a_doubt(tmp_p
         assert any("a thread of its own" in why for why in found.why_not)
 
 
+def test_a_loggers_thread_is_not_what_a_collective_waits_for() -> None:
+    """The main thread is in code that names no library with threads: only Gloo's own thread can be behind its wait."""
+    over = Target("tcp", "127.0.0.1:9", (2,), "inode", local="127.0.0.1:8", peer="127.0.0.1:9")
+    main = Wait(
+        1, 1, "python", "futex", (Target("futex", "a thread of its own"),), main=True, place="step (train.py:9)"
+    )
+    rank = SeenProcess(1, 0, "python", "python train.py", "S", 3, 0.0, rank=0)
+    other = SeenProcess(2, 0, "logger", "logger", "T", 1, 0.0)
+    for name, leads in (("python", False), ("gloo_tcp_loop", True)):
+        waits = (main, Wait(1, 5, name, "epoll_wait", (over,), any_of=True))
+        found = ProcessGraph({"node": NodeWaits((rank, other), waits)}).follow(("node", 1))
+        assert (found is not None) is leads
+
+
 def test_who_only_keeps_a_connection_to_the_trainer_is_no_part_of_a_circle(tmp_path: Path) -> None:
     """A server that waits for work, with an idle connection back to its client beside it, is idle and no deadlock."""
     server = (
@@ -358,6 +372,31 @@ two = selectors.DefaultSelector(); two.register(s, 1); two.register(c, 1); two.s
     with programs(tmp_path, server, client) as (first, second):
         found = chain(second)
         assert (pids_of(found), found.end) == ([second, first], "idle")
+
+
+@pytest.mark.parametrize("family", ["AF_INET", "AF_UNIX"])
+def test_a_server_does_not_wait_for_its_other_clients(tmp_path: Path, family: str) -> None:
+    """With a thread for each client, that of an idle one waits for work: the busy one's wait ends at the server."""
+    address = "('127.0.0.1', 0)" if family == "AF_INET" else "F + '/sock'"
+    server = f"""
+    import threading
+    s = socket.socket(socket.{family}); s.bind({address}); s.listen(5)
+    open(F + "/at", "w").write(repr(s.getsockname()))
+    def serve(c):
+        while c.recv(1): time.sleep(600)
+    def loop():
+        while True: threading.Thread(target=serve, args=(s.accept()[0],), daemon=True).start()
+    {READY.strip()}
+    loop()
+    """
+    client = f"c = socket.socket(socket.{family}); c.connect(eval(open(F + '/at').read()))\n"
+    idle = client + READY + "time.sleep(600)"
+    asks = client + READY + "c.send(b'?'); c.recv(1)"
+    with programs(tmp_path, server, idle, asks) as (first, other, third):
+        graph = ProcessGraph({"node": looked(third, other)})
+        found = graph.follow(("node", third))
+        assert found is not None
+        assert (pids_of(found), found.end) == ([third, first], "sleeps")
 
 
 def test_where_a_python_program_sleeps_is_read_in_its_memory(tmp_path: Path) -> None:

@@ -160,15 +160,30 @@ class ProcessGraph:
         others = [
             lead
             for wait in waits
-            if not wait.main and (asked or not wait.any_of)
+            if not wait.main and (asked or not wait.any_of) and not (came is not None and self._serves(place, wait))
             for lead in self._leads(place, wait, came, known)
         ]
+        if came is None and resting is not None:
+            others = [lead for lead in others if _may_serve(lead.wait, resting)]
         if not others:
             return self._by_title(place)
         doubt = (
             "it is not known which of its threads serves" if came is not None else "it waits for a thread of its own"
         )
         return [replace(lead, doubt=f"process {place[1]}: {doubt}") for lead in others]
+
+    def _serves(self, place: Place, wait: Wait) -> bool:
+        """Whether a thread waits for the next request on a connection that its process has accepted: for work."""
+        process = self.processes[place]
+        if wait.name == _GLOO_THREAD or process.command.startswith(DATABASE):
+            return False
+        ports = {address.rpartition(":")[2] for address in process.listens}
+        names = {target.what for each in self.waits_of(place) for target in each.targets if target.kind == "listen"}
+        return any(
+            (target.kind == "tcp" and target.local.rpartition(":")[2] in ports)
+            or (target.kind == "unix" and target.what in names)
+            for target in wait.targets
+        )
 
     def _leads(self, place: Place, wait: Wait, came: Target | None, own: frozenset[Place]) -> list[_Lead]:
         """Where one thread's wait leads, if anywhere: of a set of descriptors only to the one process behind them."""
@@ -303,6 +318,15 @@ def _waits_for_thread(wait: Wait) -> bool:
     return bool(wait.targets) and all(
         target.kind == "eventfd" or (target.kind in ("futex", "pipe") and not target.pids) for target in wait.targets
     )
+
+
+def _may_serve(thread: Wait, main: Wait) -> bool:
+    """Whether the main thread may wait for that thread: for a logger's it does not, while it is in a collective."""
+    if not main.place or "eventfd" in _kinds(main):
+        return True  # no Python that is known; or a library in C that has its threads wake the caller up, as ZMQ's
+    if main.idles:
+        return bool(thread.place) and not thread.any_of and not thread.idles
+    return bool(main.says) or thread.name == _GLOO_THREAD
 
 
 def _is_store_server(wait: Wait, came: Target) -> bool:

@@ -24,7 +24,7 @@ MOST_TEXT = 160
 _STACK = 8
 _MOST_KEYS = 4
 _STORE = re.compile(r"(?:torch\._C\._distributed_c10d\.|torch\.distributed\.)?\w*Store")
-_OWN_LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|^<")
+_OWN_LIBRARIES = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3\.\d+/|^<frozen ")
 _OF_LIBRARY = re.compile(r"/(?:site|dist)-packages/(\w+)/")
 _ANSWERS = {
     "grpc": "a gRPC call",
