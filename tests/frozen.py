@@ -1,7 +1,7 @@
 """The verdicts that a change of the house must not change: all recorded evidence, simulated jobs, the sweep's sample.
 
     python tests/frozen.py                   compare with what is stored, byte by byte
-    python tests/frozen.py --only excerpts   one suite of: cases, links, live, excerpts, wild, simulated, sweep
+    python tests/frozen.py --only excerpts   one suite of: cases, links, live, outside, excerpts, wild, simulated, sweep
     python tests/frozen.py --keep DIR        write every verdict as a file of its own
     python tests/frozen.py --old DIR         also show what differs from the verdicts that --keep DIR wrote before
     python tests/frozen.py --write           store the verdicts of this checkout
@@ -64,8 +64,8 @@ def _in_archive(name: str) -> list[str]:
         return sorted(name.split("/")[0] for name in listing.getnames() if name.endswith("truth.json"))
 
 
-def _live() -> Iterator[str]:
-    for name in _in_archive("recorded_live.tar.xz"):
+def _incidents(archive: str) -> Iterator[str]:
+    for name in _in_archive(archive):
         yield name
         yield from (f"{name}/without-{lost}" for lost in LOST)
 
@@ -85,7 +85,8 @@ def sweeps() -> dict[str, Change]:
 SUITES: dict[str, Callable[[], Iterable[str]]] = {
     "cases": _cases,
     "links": lambda: _in_archive("recorded_links.tar.xz"),
-    "live": _live,
+    "live": lambda: _incidents("recorded_live.tar.xz"),
+    "outside": lambda: _incidents("recorded_outside.tar.xz"),
     "excerpts": lambda: sorted(path.stem for path in (HERE / "excerpts").glob("*.txt")),
     "wild": _wild,
     "simulated": lambda: map(str, SIMULATED),
@@ -124,9 +125,9 @@ def _put(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _make_live(name: str, target: Path) -> None:
+def _make_incident(archive: str, name: str, target: Path) -> None:
     incident, _, lost = name.partition("/without-")
-    _extract("recorded_live.tar.xz", incident, target)
+    _extract(archive, incident, target)
     for path in target.glob(f"nodes/*/{lost}") if lost else ():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -154,7 +155,8 @@ def _make_simulated(name: str, target: Path) -> None:
 MAKERS: dict[str, Callable[[str, Path], object]] = {
     "cases": lambda name, target: shutil.copytree(HERE / name, target),
     "links": lambda name, target: _extract("recorded_links.tar.xz", name, target),
-    "live": _make_live,
+    "live": lambda name, target: _make_incident("recorded_live.tar.xz", name, target),
+    "outside": lambda name, target: _make_incident("recorded_outside.tar.xz", name, target),
     "excerpts": lambda name, target: _put(target / "job.log", (HERE / "excerpts" / f"{name}.txt").read_bytes()),
     "wild": _make_wild,
     "simulated": _make_simulated,

@@ -3,6 +3,7 @@
     python3 tests/record/pack_live.py FOLDER tests/recorded_live.tar.xz OLD=NEW… NAME…
     python3 tests/record/pack_live.py FOLDER tests/recorded_engines.tar.xz OLD=NEW… NAME…
     python3 tests/record/pack_live.py FOLDER tests/recorded_shifts.tar.xz OLD=NEW… NAME…
+    python3 tests/record/pack_live.py FOLDER tests/recorded_outside.tar.xz OLD=NEW… NAME…    of outside_nccl.py
 
 Names are those of the folders. Verdicts are left out, and black boxes (large) of jobs whose recorder has all that they
 have; paths of the machine (each with what to write instead) and its serial numbers are made neutral.
@@ -22,6 +23,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "live_scripts"), str(HERE.parents[1] / "src")]
 
 from record_neutral import Replacements, leaks, neutral_pickle, neutral_text  # noqa: E402 -- neighbours that are no packages
+from outside_nccl import fewer  # noqa: E402
 from run import _engines, _nccl, _shifts, incident_of, place_of  # noqa: E402
 
 from hangscope.incident.layout import GPUS_ASKED_FILE, GPUS_ASKED_SCHEMA  # noqa: E402
@@ -61,7 +63,7 @@ def main() -> int:
     words = [(old, new) for old, found, new in (word.partition("=") for word in sys.argv[3:]) if found]
     names = [word for word in sys.argv[3:] if "=" not in word]
     engines = {place_of(row): row for row in _engines()}
-    truths = {place_of(row): row for row in (*_nccl("nccl"), *_shifts("nccl"))} | engines
+    truths = {place_of(row): row for row in (*fewer("nccl"), *_nccl("nccl"), *_shifts("nccl"))} | engines
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:
             kept = Path(scratch, name)

@@ -10,7 +10,7 @@ import pytest
 
 from frozen import SUITES, changed, names, sweeps, verdict
 
-RECORDED = ("cases", "links", "live", "excerpts", "wild")
+RECORDED = ("cases", "links", "live", "outside", "excerpts", "wild")
 
 
 @pytest.mark.parametrize(("suite", "name"), [(suite, name) for suite in RECORDED for name in names(suite)])

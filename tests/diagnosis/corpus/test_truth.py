@@ -11,7 +11,7 @@ import pytest
 import frozen
 from truth import problems, read
 
-SUITES = ("cases", "links", "live")
+SUITES = ("cases", "links", "live", "outside")
 
 
 def contradicted(suite: str, name: str) -> list[str]:
