@@ -234,8 +234,9 @@ def test_no_pod_of_any_shape_is_an_error(spec: Any, container: Any, metadata: An
     """Values of the wrong kind are left as they are, and what is added is JSON."""
     labels = {"hangscope": "on"}
     for value in ({"metadata": metadata, "spec": spec}, {"metadata": {"labels": labels}, "spec": spec}):
-        json.dumps(patch(value, FULL))
-    json.dumps(patch({"metadata": {"labels": labels}, "spec": {"containers": [container, {"name": "t"}]}}, FULL))
+        assert json.dumps(patch(value, FULL))
+    odd = {"metadata": {"labels": labels}, "spec": {"containers": [container, {"name": "t"}]}}
+    assert json.dumps(patch(odd, FULL))
 
 
 def test_a_pod_of_a_thousand_containers_is_bounded() -> None:
