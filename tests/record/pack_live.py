@@ -22,8 +22,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "live_scripts"), str(HERE.parents[1] / "src")]
 
-from record_neutral import Replacements, leaks, neutral_pickle, neutral_text  # noqa: E402 -- neighbours that are no packages
 from outside_nccl import fewer  # noqa: E402
+from record_neutral import Replacements, leaks, neutral_pickle, neutral_text  # noqa: E402 -- neighbours that are no packages
 from run import _engines, _nccl, _shifts, incident_of, place_of  # noqa: E402
 
 from hangscope.incident.layout import GPUS_ASKED_FILE, GPUS_ASKED_SCHEMA  # noqa: E402

@@ -1,8 +1,8 @@
 """Jobs on NCCL that nobody had prepared, as `hangscope snapshot PID` saved them out of the ranks' memory on an H200.
 
-`recorded_outside.tar.xz` holds what tests/live_scripts/outside_nccl.py left there (torch 2.11.0, NCCL 2.28.9, two to four
-ranks on one GPU), packed by tests/record/pack_live.py without verdicts, with the truth. In `collective`, `ring` and
-`ring_reduce` the hosts launch on behind the operation that hangs, so that most ranks are seen to move.
+`recorded_outside.tar.xz` holds what tests/live_scripts/outside_nccl.py left there (torch 2.11.0, NCCL 2.28.9, two
+to four ranks on one GPU), packed by tests/record/pack_live.py without verdicts, with the truth. In `collective`,
+`ring` and `ring_reduce` the hosts launch on behind the operation that hangs, so that most ranks are seen to move.
 """
 
 from __future__ import annotations

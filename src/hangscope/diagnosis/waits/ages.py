@@ -20,8 +20,8 @@ _LONG_AGO_S = 20.0
 _QUIET_S = 1.0
 # So long an operation may be unfinished while ranks still launch new ones: steps of large jobs take that long.
 _LONG_S = 60.0
-# Two looks are seconds apart: who stood in both, and for whom others have waited for so long, holds them up.
-_STANDS_S = 5.0
+# Two looks are seconds apart: a rank that stood still in both, and that others wait for so long, holds them up.
+_STILL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,18 +99,18 @@ def _came_to_an_end(job: Job) -> Hang | None:
 
 
 def _moved(job: Job, waits: Waits) -> Hang | None:
-    """By two looks. On a GPU a host launches on behind an operation that its peers never launched: that is no progress."""
+    """By two looks. A host that launches on behind an operation that its peers never launched makes no progress."""
     moved = {rank for rank, process in job.processes.items() if process.moved is True}
     for wait in waits.all:
-        if _waits_for_who_stands(job, wait):
+        if _blockers_are_still(job, wait):
             moved.difference_update(wait.waiters)
     many = len(moved) * 2 > len(job.ranks)
     return Hang(Says.NO, f"{len(moved)} ranks made progress between two samples") if many else None
 
 
-def _waits_for_who_stands(job: Job, wait: Wait) -> bool:
-    """Whether two looks saw all those stand still whom the wait has been for, for some time."""
-    if wait.age_s is None or wait.age_s < _STANDS_S:
+def _blockers_are_still(job: Job, wait: Wait) -> bool:
+    """Whether two looks saw every rank that the wait is for at the same place, and it has lasted some time."""
+    if wait.age_s is None or wait.age_s < _STILL_S:
         return False
     seen = [job.processes.get(rank) for rank in wait.blockers]
     return bool(seen) and all(process is not None and process.moved is False for process in seen)
@@ -156,7 +156,7 @@ def _is_stuck(alignment: Alignment, waits: Waits, wait: Wait, age_s: float) -> b
     """Whether the ranks inside launch nothing more, nor do most that they wait for, directly or through others."""
     if age_s < IN_FLIGHT_S or age_s >= _LONG_S:
         return age_s >= IN_FLIGHT_S
-    if _waits_for_who_stands(alignment.job, wait):
+    if _blockers_are_still(alignment.job, wait):
         return True
     others = waits.awaited_by(wait.waiters)
     # Where most ranks that wait in anything still launch, the job runs in long steps; not so long, though.
