@@ -87,11 +87,15 @@ def test_watch_and_snapshot_take_the_newest_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
-def test_a_process_of_another_user_is_said_to_be_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("verb", "cure"),
+    [("snapshot", "sudo hangscope snapshot {}"), ("attach", "the same command with `sudo`"), ("watch", "with `sudo`")],
+)
+def test_a_process_of_another_user_is_said_to_be_one(verb: str, cure: str) -> None:
     """That it may not be read, and what helps; not that it is no rank."""
     process = subprocess.Popen(["sleep", "60"])
     try:
-        as_other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *HANGSCOPE, "snapshot"]
+        as_other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *HANGSCOPE, verb]
         done = subprocess.run([*as_other, str(process.pid)], cwd="/", capture_output=True, text=True)
     finally:
         process.kill()
@@ -100,4 +104,4 @@ def test_a_process_of_another_user_is_said_to_be_one(tmp_path: Path) -> None:
         pytest.skip("this checkout cannot be read by others")
     assert done.returncode == 2
     assert f"{process.pid}: a process of root, which this user may not read" in done.stderr
-    assert f"sudo hangscope snapshot {process.pid}" in done.stderr
+    assert cure.format(process.pid) in done.stderr

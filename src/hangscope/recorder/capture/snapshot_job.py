@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +25,7 @@ from hangscope.recorder.capture.snapshot_target import (
     is_folder,
     is_of_its_writer,
     may_follow,
+    refuse_unreadable,
 )
 from hangscope.recorder.live import find_ranks, outside_look
 from hangscope.recorder.live.find_ranks import RankProcess
@@ -179,11 +179,8 @@ def of_process(
     sockets = _own_sockets(environ, pid, say) if outside else Path("/nonexistent")
     boxes = _own_boxes(environ, pid) if outside else None
     ranks = _ranks(sockets, pid, boxes)
-    if not ranks and not linux_process.may_be_read(pid):
-        raise NotFoundError(
-            f"{pid}: a process of {_user(pid)}, which this user may not read",
-            hint=f"as that user, or as root: sudo hangscope snapshot {pid}",
-        )
+    if not ranks:
+        refuse_unreadable(pid, f"sudo hangscope snapshot {pid}")
     if not ranks:
         raise NotFoundError(
             f"{pid}: neither this process nor its children are a rank of a distributed job",
@@ -199,16 +196,6 @@ def of_process(
         node = NodeFacts(identity.node, identity.job, identity.attempt, began, command=launcher, programs=tuple(beside))
         ask = _AskGpus(launcher, say) if gpus else None
         return _capture(root, safe_name(identity.node), node, ranks, step, ask)
-
-
-def _user(pid: int) -> str:
-    uid = target_rights.owner_of(pid)
-    if uid is None or uid == os.geteuid():
-        return "this user with other rights"
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
 
 
 def _own_sockets(environ: Mapping[str, str], pid: int, say: Callable[[str], None]) -> Path:

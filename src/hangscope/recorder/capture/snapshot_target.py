@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from hangscope.errors import NotFoundError
 from hangscope.incident.layout import safe_name
 from hangscope.processes import linux_process, target_rights
 from hangscope.processes.target_rights import Rights
@@ -34,6 +36,26 @@ def environment_of(pid: int) -> dict[str, str]:
         if depth == 1 and "HANGSCOPE_DIR" in started_with:
             return started_with
     return environ
+
+
+def refuse_unreadable(pid: int, command: str) -> None:
+    """Raise the error that says so where a process may not be read, with the command that may: nothing below it can be
+    told to be a rank then."""
+    if not linux_process.may_be_read(pid):
+        raise NotFoundError(
+            f"{pid}: a process of {_user(pid)}, which this user may not read",
+            hint=f"as that user, or as root: {command}",
+        )
+
+
+def _user(pid: int) -> str:
+    uid = target_rights.owner_of(pid)
+    if uid is None or uid == os.geteuid():
+        return "this user with other rights"
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def is_folder(place: Path, say: Callable[[str], None]) -> bool:

@@ -15,7 +15,13 @@ from pathlib import Path
 from hangscope.errors import NotFoundError, SettingsError
 from hangscope.processes import linux_process, process_roles, target_rights
 from hangscope.processes.target_rights import Rights
-from hangscope.recorder.capture.snapshot_target import environment_of, is_folder, is_of_its_writer, may_follow
+from hangscope.recorder.capture.snapshot_target import (
+    environment_of,
+    is_folder,
+    is_of_its_writer,
+    may_follow,
+    refuse_unreadable,
+)
 from hangscope.recorder.live import find_ranks, outside_look
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.rundir import run_directory
@@ -69,6 +75,7 @@ def of_target(target: str, say: Callable[[str], None], *, slurm: bool = False) -
     if found is not None:
         return found
     if exists:
+        refuse_unreadable(number, "the same command with `sudo`")
         raise NotFoundError(f"{target}: neither this process nor its children are a rank of a job", hint=_HINT)
     what = f"Slurm job {target}" if slurm else f"{target}: no such process, and no Slurm job that"
     raise NotFoundError(f"{what} has ranks on this node which this user may look at", hint=_HINT)
