@@ -39,8 +39,8 @@ def environment_of(pid: int) -> dict[str, str]:
 
 
 def refuse_unreadable(pid: int, command: str) -> None:
-    """Raise the error that says so where a process may not be read, with the command that may: nothing below it can be
-    told to be a rank then."""
+    """Raise the error that says so where a process may not be read, with what helps. Whether it is a rank is not known
+    then."""
     if not linux_process.may_be_read(pid):
         raise NotFoundError(
             f"{pid}: a process of {_user(pid)}, which this user may not read",
