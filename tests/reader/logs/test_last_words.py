@@ -57,7 +57,15 @@ def test_what_was_printed_long_before_is_none(tmp_path: Path, text: str) -> None
     assert words(tmp_path, text) == []
 
 
-@pytest.mark.parametrize("end", ["", END, f"{END}  error_file: <N/A>\nRoot Cause (first observed failure):\n[0]:\n"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        "",
+        END,
+        "socketProgress: Connection closed by remote peer n1<41276>\n",
+        f"{END}  error_file: <N/A>\nRoot Cause (first observed failure):\n[0]:\n",
+    ],
+)
 def test_the_last_line_is_kept_where_none_speaks_of_trouble(tmp_path: Path, end: str) -> None:
     """It is the program's own, and none of what launchers print at their end."""
     (tmp_path / "train.log").write_text(f"{STEPS}quota reached, stopping\n{end}")

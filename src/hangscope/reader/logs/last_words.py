@@ -74,9 +74,13 @@ class LastWords:
         return next((line for line in reversed(self._newest) if _is_the_programs(line.text)), None)
 
 
+_LOST = re.compile(r"\bconnection (?:closed|reset|refused|lost)\b|\bbroken pipe\b|\bNCCL\b|\bgloo\b", re.IGNORECASE)
+"""What libraries say of a peer that is gone follows from an end, and is no reason of one."""
+
+
 def _is_the_programs(text: str) -> bool:
-    says = any(each.isalpha() for each in text[:_LONGEST])
-    return says and _NOT_THE_PROGRAMS.search(text[:_LONGEST]) is None
+    line = text[:_LONGEST]
+    return any(map(str.isalpha, line)) and not (_NOT_THE_PROGRAMS.search(line) or _LOST.search(line))
 
 
 _RANK = re.compile(r"\brank[ =:#]{0,2}(\d{1,7})\b", re.IGNORECASE)
