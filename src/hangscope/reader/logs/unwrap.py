@@ -225,13 +225,15 @@ class _OpenMessage:
         """What the whole message has; None where no message is open."""
         self._shape = b""
         self._whole: set[bytes] = set()
-        """Shapes of lines that looked unfinished, and that nothing below finished."""
+        """Shapes of lines that were whole, or that looked unfinished and that nothing below finished."""
 
     def opens(self, text: str, shape: bytes) -> bool:
         """Whether a line begins a message that goes on below."""
         if shape not in self._whole:
             self.end = _missing_end(text)
             self._shape = shape
+            if self.end is None and len(self._whole) < MOST_SHAPES:
+                self._whole.add(shape)  # whole as it stands, and so are those like it
         return self.end is not None
 
     def may_go_on(self, text: str) -> bool:
