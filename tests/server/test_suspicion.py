@@ -22,7 +22,7 @@ from hangscope.cli.verbs.node_check import command as node_check
 from hangscope.server.demo_data import fill
 from hangscope.server.digest.digest_work import Digester
 from hangscope.server.history import summary
-from hangscope.server.history.decide import decide
+from hangscope.server.history.decide import Rate, decide
 from hangscope.server.history.fleet_history import History
 from hangscope.server.history.observations import observations
 from hangscope.server.history.scheduler_hints import hints
@@ -305,6 +305,21 @@ def test_a_table_that_speaks_for_both_decides_nothing() -> None:
     assert decide(mine, both).answer == "not decided"
     assert {row.speaks_for for row in decide(mine, both).rows if row.holds} == {"hardware", "code"}
     assert decide(mine, both, proposed={("node", "n7")}).answer == "hardware"
+
+
+def test_a_node_that_is_named_too_often_lets_nothing_speak_for_the_code() -> None:
+    """A node named in two of its thirteen jobs, where others hardly ever are, does not decide; nor does the same code
+    on other nodes then. Named in no other job, it leaves the code to itself."""
+    named = [job(n, ["n7", f"n{n}"], names="n7", code=f"c{n}", fingerprint=f"f{n}", days_ago=n + 2) for n in range(2)]
+    went_well = [job(20 + n, ["n7", f"m{n}"], code=f"d{n}", days_ago=n + 1) for n in range(11)]
+    elsewhere = [job(n, [f"n{n}"], names=f"n{n}", code="z", fingerprint="mine", days_ago=n) for n in range(10, 13)]
+    mine = job(50, ["n7", "n9"], names="n7", code="z", fingerprint="mine")
+
+    def usual(_: str) -> Rate:
+        return Rate(5, 1000)
+
+    assert decide(mine, [*named, *went_well, *elsewhere], usual).answer == "not decided"
+    assert decide(mine, [*went_well, *elsewhere], usual).answer == "code"
 
 
 def test_a_leaf_switch_is_not_blamed_for_one_of_its_nodes() -> None:

@@ -62,12 +62,9 @@ def decide(
     """What history says about the hang of one job. `rate` is the cluster's by kind, where it is known; `proposed` are
     those whose odds decide where the table speaks for machine and code alike."""
     others = [each for each in past if each.name != job.name]
-    rows = (
-        *_outage(job, others),
-        *_machine(job, others, rate),
-        *_network(job, others, rate),
-        *_code(job, others, proposed),
-    )
+    machines = (*_machine(job, others, rate), *_network(job, others, rate))
+    doubted = not any(row.holds for row in machines) and _is_doubted(job, others, rate)
+    rows = (*_outage(job, others), *machines, *_code(job, others, proposed, doubted=doubted))
     answer = _answer(rows, is_proposed=any(key in proposed for key in job.accused))
     return Decision(rows, answer, experiment(sorted({apart(name)[0] for kind, name in job.accused if kind == "node"})))
 
@@ -270,7 +267,23 @@ def _ran_on(job: JobRecord, proposed: Collection[Key]) -> bool:
     return any(name in job.took_part.get(kind, ()) for kind, name in proposed if kind not in CODE)
 
 
-def _code(job: JobRecord, others: Sequence[JobRecord], proposed: Collection[Key]) -> list[Row]:
+def _is_doubted(job: JobRecord, others: Sequence[JobRecord], rate: Callable[[str], Rate | None]) -> bool:
+    """Whether a machine that the hang names was named in other jobs far more often than usual, if not often enough to
+    speak for itself: then it may be that, and nothing speaks for the code alone."""
+    for kind, _, _ in _PLACES:
+        for place in _named(job, kind):
+            named = {each.name for each in others if place in _named(each, kind)}
+            ran = named | {each.name for each in others if place in each.took_part.get(kind, ())}
+            usual = rate(kind)
+            share = 0.0 if usual is None or not usual.jobs else usual.named / usual.jobs
+            if len(named) >= 2 and len(named) >= LEAST_SHARE * share * len(ran):
+                return True
+    return False
+
+
+def _code(
+    job: JobRecord, others: Sequence[JobRecord], proposed: Collection[Key], *, doubted: bool = False
+) -> list[Row]:
     """What hangs in the same place of the same program, on other nodes. What a machine did is no such place; and a job
     that ran on a machine which is proposed may have hung by that, whatever its verdict names."""
     if not job.fingerprint:
@@ -281,5 +294,5 @@ def _code(job: JobRecord, others: Sequence[JobRecord], proposed: Collection[Key]
     mine = _named(job, "node")
     elsewhere = {each.name for each in same if not _named(each, "node") & mine and not _ran_on(each, proposed)}
     counted = f"the same hang in {len({each.name for each in same})} other jobs, in {len(elsewhere)} on other nodes"
-    holds = len(elsewhere) >= 2 and not _ran_on(job, proposed)
+    holds = len(elsewhere) >= 2 and not _ran_on(job, proposed) and not doubted
     return [Row("same code, other nodes", counted, "code", holds)]
