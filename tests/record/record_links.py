@@ -35,7 +35,7 @@ sys.path[:0] = [str(REPOSITORY / "src"), str(HERE)]
 from record_neutral import neutralise, pack  # noqa: E402
 
 from hangscope.model import BlackBox, Source  # noqa: E402
-from hangscope.reader.sources import blackbox_file  # noqa: E402
+from hangscope.sources.black_box import read as blackbox_file  # noqa: E402
 from hangscope.sources.black_box.capture import copy_of  # noqa: E402
 
 HOLD_S = 4.0
