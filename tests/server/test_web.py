@@ -594,7 +594,7 @@ def test_a_kind_of_another_version_is_grouped_and_shown(tmp_path: Path) -> None:
         page = server.ask("GET", "/incidents?kind=shift", token, **HTML).text
         assert "desync: shift" in page
         assert "<option selected>shift</option>" in page
-        assert "shift in step" in server.ask("GET", "/issues", token, **HTML).text
+        assert "shift</a>" in server.ask("GET", "/issues", token, **HTML).text
         assert event == "new"
 
 
