@@ -61,7 +61,7 @@ def _slot(culprit: Culprit) -> str:
 def _raised_type(verdict: Diagnosis, job: Job) -> str:
     ranks = {culprit.rank for culprit in verdict.culprits}
     types = [error.type for error in job.facts.errors if error.rank in ranks and not error.consequence]
-    return plain.clean(types[0].rpartition(".")[2], 80) if types else "exception"
+    return plain.clean(types[0].rpartition(".")[2], 80) if types else str(FailureKind.EXCEPTION)
 
 
 def _cause(verdict: Diagnosis, job: Job) -> str:
