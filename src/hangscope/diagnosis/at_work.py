@@ -27,11 +27,17 @@ ANNOUNCE = (
 
 
 def is_at_work(case: Case, accusation: Accusation[Any]) -> bool:
-    """Whether every accused rank was seen to work while the others waited, and PyTorch has not given up on it."""
+    """Whether every accused rank was seen to work while the others waited, and PyTorch has not given up on it.
+
+    A snapshot may be of a job that has only begun: there its threads' work is not enough, its stacks must go on too.
+    """
     job = case.job
-    if not job.stood_still or not accusation.hang or not accusation.accused:
+    if not (job.stood_still or job.reason == "snapshot") or not accusation.hang or not accusation.accused:
         return False
     if any(report.kind == "timeout" for report in job.facts.watchdog):
+        return False
+    ranks = [accused.rank for accused in accusation.accused]
+    if not job.stood_still and not all(case.stacks.advances(rank) for rank in ranks):
         return False
     return all(accused.kind in _MAY_WORK and _works(case, accused.rank) for accused in accusation.accused)
 

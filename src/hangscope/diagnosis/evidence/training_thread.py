@@ -83,6 +83,12 @@ class Stacks:
             return Where(user_frame(frames) or own_frames(frames)[0], child, through=through(frames))
         return _common(samples[0], samples[-1])
 
+    def advances(self, rank: int) -> bool:
+        """Whether two samples found its training thread on a core, at two places: it imports, compiles or computes."""
+        samples = [*self._samples(rank)][:2]
+        at = [[(frame.filename, frame.name, frame.line) for frame in sample.frames] for sample in samples]
+        return len(samples) == 2 and all(sample.active for sample in samples) and at[0] != at[1]
+
     def waits_in_cuda(self, rank: int) -> str | None:
         """The call of CUDA that the rank's CPU is in, by the native frames of any sample; None where there are no
         such frames. Empty: there are native frames, and none is CUDA's."""
