@@ -181,7 +181,7 @@ class Tables:
 
     def serves_mount(self, mount: Mount) -> tuple[tuple[int, ...], str]:
         """The processes that serve a file system in user space, and how they are known: by the number of its
-        connection where the kernel tells that (6.16 on), else as the only ones that serve any."""
+        connection where the kernel tells that (6.18 does), else as the only ones that serve any."""
         number = mount.device.rpartition(":")[2]
         numbers = {(pid, fd): _fuse_connection(pid, fd) for pid, fd in self.fuse}
         those = tuple(sorted({pid for (pid, _), said in numbers.items() if said == number}))
