@@ -76,14 +76,20 @@ def propose(case: Case) -> Iterator[Accusation[Reported]]:
         if reference is not None:
             yield _accusation(case, group, Reported(seq, reports, reference))
             return
-        if _sizes_differ(case, reports):
+        if _sizes_differ(case, seq, reports):
             yield _two_sides(case, group, Reported(seq, reports, None))
             return
 
 
-def _sizes_differ(case: Case, reports: _Reports) -> bool:
-    """Whether ranks report one operation of one group with sizes that have to be alike, and no majority."""
+def _sizes_differ(case: Case, seq: int, reports: _Reports) -> bool:
+    """Whether ranks report one operation of one group with sizes that have to be alike, and no majority.
+
+    A rank that reports two operations of that number is in two groups, and which line is about which is not sure.
+    """
     calls = _calls(reports)
+    said = {(r.rank, r.operation, r.numel_in, r.numel_out) for r in case.job.facts.watchdog if r.seq == seq}
+    if max(Counter(rank for rank, operation, *_ in said if operation is not None).values(), default=0) > 1:
+        return False
     known = len(calls) > 1 and all(call.elements_in is not None for call in calls)
     may_differ = calls[0].name.startswith("all_to_all") or calls[0].name in _MAY_DIFFER
     return known and not may_differ and len(set(calls)) > 1 and _is_group_named(case, Reported(0, reports, None))
