@@ -141,7 +141,7 @@ def _literal(container: Mapping[str, Any]) -> dict[str, str]:
 def _environment(container: Mapping[str, Any], job: str, options: PatchOptions) -> tuple[list[Any], str]:
     """What is added to a container's environment, and what its user should know."""
     rows = [_mapping(each) for each in container.get("env") or []]
-    there = {row.get("name") for row in rows}
+    there = {row["name"] for row in rows if isinstance(row.get("name"), str)}
     known = {variable.alias_of or variable.name for variable in BY_NAME.values() if variable.name in there}
     added: list[dict[str, Any]] = [
         {"name": "HANGSCOPE_NODE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
@@ -186,7 +186,8 @@ def settings(environ: Mapping[str, str], job: str, options: PatchOptions) -> dic
 
 
 def _mounts(container: Mapping[str, Any], options: PatchOptions) -> list[Any]:
-    mounted = {_mapping(each).get("mountPath") for each in container.get("volumeMounts") or []}
+    paths = [_mapping(each).get("mountPath") for each in container.get("volumeMounts") or []]
+    mounted = {path for path in paths if isinstance(path, str)}
     evidence: dict[str, Any] = {"name": VOLUME, "mountPath": PLACE}
     if options.claim is not None:
         evidence["subPathExpr"] = "$(HANGSCOPE_NODE)"
@@ -198,7 +199,8 @@ def _mounts(container: Mapping[str, Any], options: PatchOptions) -> list[Any]:
 
 def _volumes(spec: Mapping[str, Any], options: PatchOptions) -> list[Any]:
     found = spec.get("volumes")
-    there = {_mapping(each).get("name") for each in found} if isinstance(found, list) else set()
+    named = [_mapping(each).get("name") for each in found] if isinstance(found, list) else []
+    there = {name for name in named if isinstance(name, str)}
     kept: dict[str, Any] = {"emptyDir": {}}
     if options.claim is not None:
         kept = {"persistentVolumeClaim": {"claimName": options.claim}}

@@ -32,6 +32,7 @@ from hangscope.diagnosis.waits.program_waits import ProgramWaits
 from hangscope.diagnosis.waits.progress import Progress
 from hangscope.diagnosis.waits.proxy_findings import BoxWait
 from hangscope.diagnosis.waits.proxy_waits import NotKnown, Root, StuckGpu, StuckLink, root, waiting_ranks
+from hangscope.diagnosis.waits.rank_progress import Place
 from hangscope.diagnosis.waits.wait_graph import IN_FLIGHT_S, Wait, Waits
 from hangscope.model import Frame, Ints, Job, Kind, Operation, Source, State, WatchdogReport
 
@@ -310,7 +311,7 @@ class Case:
             elif wait.seq is not None:
                 value = self.progress.place(rank, wait.group, wait.seq, at_ns).value
                 states[rank] = {"queued": "scheduled", "inside": "scheduled"}.get(value, value)
-        if "not launched" in states.values() and is_symmetric(wait.name):
+        if Place.NOT_LAUNCHED.value in states.values() and is_symmetric(wait.name):
             # Gloo counts what raised as completed: nobody leaves it before all have come
             states = {rank: "unknown" if state == "completed" else state for rank, state in states.items()}
         return states

@@ -90,8 +90,7 @@ def _start(processes: Sequence[Launcher], seconds: float) -> subprocess.Popen[by
     try:
         helper.stdin.write(json.dumps({"processes": processes, "seconds": seconds}).encode() + b"\n")
         helper.stdin.flush()
-        ready, _, _ = select.select([helper.stdout], [], [], BEGIN_S)
-        if ready and os.read(helper.stdout.fileno(), 1):
+        if _readable(helper.stdout.fileno(), BEGIN_S) and os.read(helper.stdout.fileno(), 1):
             return helper
     except OSError:
         pass
@@ -99,6 +98,13 @@ def _start(processes: Sequence[Launcher], seconds: float) -> subprocess.Popen[by
         _signal(process, signal.SIGCONT)  # it may have come to stop some
     _end(helper)
     return None
+
+
+def _readable(descriptor: int, seconds: float) -> bool:
+    """Whether something can be read there within that time. poll(), for select() knows no descriptor above 1,023."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN | select.POLLHUP)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
 def _end(helper: subprocess.Popen[bytes]) -> None:
@@ -142,7 +148,7 @@ def main() -> None:
             _signal(process, signal.SIGSTOP)
         _await_stop(processes)
         os.write(1, b"h")
-        select.select([sys.stdin], [], [], max(0.0, until - time.monotonic()))
+        _readable(sys.stdin.fileno(), until - time.monotonic())
     finally:
         for process in processes:
             _signal(process, signal.SIGCONT)

@@ -71,7 +71,7 @@ def test_a_process_without_a_companion_is_a_rank_only_once_none_can_come(
 ) -> None:
     """Its companion may still be importing torch; a helper that inherited RANK is no second rank."""
     found = [RankProcess(os.getpid(), 0, world_size=1)]
-    monkeypatch.setattr("hangscope.recorder.live.find_ranks.ranks_below", lambda pid: found)
+    monkeypatch.setattr("hangscope.recorder.live.find_ranks.ranks_below", lambda pid, beside: found)
     monkeypatch.setattr("hangscope.processes.linux_process.age_s", lambda stat: 1.0)
     monkeypatch.setattr("hangscope.recorder.live.companion_hook.cannot_come", lambda pid: False)
     ranks, asker = NodeRanks(tmp_path), Asker()
@@ -111,7 +111,7 @@ def test_workers_of_an_engine_are_ranks_by_their_titles(tmp_path: Path, monkeypa
     me = os.getpid()
     monkeypatch.setattr("hangscope.processes.linux_process.command_line", lambda pid: ["VLLM::Worker_TP3"])
     monkeypatch.setattr("hangscope.processes.linux_process.descendants", lambda pid: iter(()))
-    monkeypatch.setattr("hangscope.recorder.live.find_ranks.ranks_below", lambda pid: [])
+    monkeypatch.setattr("hangscope.recorder.live.find_ranks.ranks_below", lambda pid, beside: [])
     monkeypatch.setattr("hangscope.recorder.live.companion_hook.cannot_come", lambda pid: True)
     ranks, asker = NodeRanks(tmp_path), Asker()
     ranks.look(1.0, me, asker)

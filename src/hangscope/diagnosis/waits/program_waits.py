@@ -164,7 +164,7 @@ def _without_other_end(target: Target, *, in_memory: bool) -> str:
 
 def summary(rank: int, chain: Chain) -> str:
     """One sentence for the summary; empty where the end of the chain is not what holds the rank up."""
-    waits = "waits" if chain.sure else "seems to wait"
+    waits = "seems to wait" if chain.why_not else "waits"
     held = _lock_held(chain)
     if held:
         return f"rank {rank} {waits} for {_process(chain.last)}, which holds {held} and {_rests(chain)}"
