@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-_ROOMS = ("recorder", "sources", "incident", "safeio", "push")
+_ROOMS = ("recorder", "sources", "processes", "incident", "safeio", "wordings", "push")
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from hangscope.recorder.ray.ray_node import main; main()"
 MOST_BYTES = 512 << 20
 
