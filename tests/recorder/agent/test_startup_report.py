@@ -16,6 +16,7 @@ from hangscope.processes import linux_process
 from hangscope.recorder.agent.startup_report import StartupReport
 from hangscope.recorder.live.find_ranks import RankProcess
 from hangscope.recorder.live.polling import Polling
+from hangscope.sources.cannot_read import NO_TORCH
 
 
 @pytest.mark.parametrize(
@@ -65,4 +66,18 @@ def test_of_one_task_a_rank_only_the_first_says_that_all_is_well(first: bool, sa
     polling, report = Polling(tmp_path), StartupReport(environ_rank=False, tasks=8, first=first)
     polling.ranks.add(RankProcess(os.getpid(), 3, world_size=8, socket=str(tmp_path / "s"), registered=True))
     assert report.line(list(polling), "", 0.0) == said
+    polling.close()
+
+
+@pytest.mark.parametrize(
+    ("by_box", "said"), [(True, "watching 1 of 1 ranks. 1 without torch.distributed"), (False, "")]
+)
+def test_only_a_rank_that_may_load_torch_yet_is_waited_for(by_box: bool, said: str, tmp_path: Path) -> None:
+    """One that calls NCCL has begun: who is watched is said before it can hang."""
+    polling, report = Polling(tmp_path), StartupReport(environ_rank=False)
+    polling.ranks.add(RankProcess(os.getpid(), 0, world_size=1, by_box=by_box))
+    (rank,) = polling
+    rank.unread = (NO_TORCH, "")
+    line = report.line([rank], "", 0.0) or ""
+    assert line.startswith(said) and bool(line) == bool(said)
     polling.close()

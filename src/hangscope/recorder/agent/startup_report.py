@@ -75,7 +75,7 @@ class StartupReport:
             self._first = now
         expected = self._expected(ranks)
         waited_enough = now - self._first > LAST_RANK_S
-        starting = any(rank.unread is not None and rank.unread[0] == NO_TORCH for rank in ranks if not rank.counted)
+        starting = any(_may_load_torch(rank) for rank in ranks)
         if (starting or len(ranks) < (expected or len(ranks) + 1)) and not waited_enough:
             return None
         self._said = True
@@ -93,6 +93,11 @@ class StartupReport:
             return max(local)
         world = max((rank.process.world_size or 0 for rank in ranks), default=0) or None
         return 1 if world is not None and world == self._tasks else world
+
+
+def _may_load_torch(rank: WatchedRank) -> bool:
+    """Whether it may import torch yet: one that calls NCCL has what it needs, with torch or without."""
+    return not (rank.counted or rank.process.by_box) and rank.unread is not None and rank.unread[0] == NO_TORCH
 
 
 def _nobody(command: int | None) -> str:
