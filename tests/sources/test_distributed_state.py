@@ -138,6 +138,20 @@ def test_values_are_read_of_every_python(python: str) -> None:
     assert "tag" in call
 
 
+@pytest.mark.parametrize("python", [sys.executable, *PYTHONS])
+@pytest.mark.parametrize("at_exit", [False, True])
+def test_a_main_thread_at_its_end_is_seen(python: str, at_exit: bool) -> None:
+    """While a handler at exit runs; the same function called before is no end."""
+    if not works(python):
+        pytest.skip(f"{python} is not here")
+    script = "import atexit, threading, time\ndef late():\n    print('ready', flush=True)\n    time.sleep(1000)\n"
+    with started(python, script + ("atexit.register(late)" if at_exit else "late()")) as process:
+        pid = ready(process)
+        with DistributedState(pid) as state:
+            assert state.ends is at_exit
+            assert not state.finalizing
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

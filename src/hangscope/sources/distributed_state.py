@@ -69,6 +69,7 @@ class DistributedState:
             raise
         self._python = python
         self._module = 0
+        self._threading = 0
 
     def __enter__(self) -> DistributedState:
         return self
@@ -85,6 +86,21 @@ class DistributedState:
         self._memory.renew(self._seconds)
         try:
             return self._memory.word(self._python.runtime + self._python.offsets["runtime.finalizing"]) != 0
+        except Torn:
+            return False
+
+    @property
+    def ends(self) -> bool:
+        """Whether its main thread has come to its end: the handlers at exit run, or other threads are waited for. Its
+        Python is taken down after that."""
+        self._memory.renew(self._seconds)
+        self._python.forget()
+        try:
+            self._threading = self._threading or values.module(self._python, "threading")
+            if not self._threading:
+                return False
+            [ending] = values.named(self._python, self._threading, "_SHUTTING_DOWN")  # CPython 3.9 to 3.14
+            return bool(ending) and values.truth(self._python, ending)
         except Torn:
             return False
 

@@ -47,6 +47,13 @@ def whole_number(python: Interpreter, address: int) -> int:
     return -value if negative else value
 
 
+def truth(python: Interpreter, address: int) -> bool:
+    """A bool, and no int."""
+    if python.kind(address) != b"bool":
+        raise Torn("a truth that is no bool")
+    return int.from_bytes(python.memory.read(address + python.offsets["int.digits"], 4), "little") == 1
+
+
 def members(python: Interpreter, address: int, most: int = MOST_ITEMS) -> tuple[int, ...]:
     """Where the members of a list or tuple are."""
     memory, at = python.memory, python.offsets

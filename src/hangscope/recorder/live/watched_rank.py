@@ -188,7 +188,8 @@ class WatchedRank:
         if stat is None:
             return False
         out = self.process.socket is not None and not os.path.exists(self.process.socket)
-        if not (out or stat.exiting or self.finalizing):
+        ends = self.distributed is not None and self.distributed.ends
+        if not (out or stat.exiting or self.finalizing or ends):
             return False
         if self.ending_since is None:
             self.ending_since = now
