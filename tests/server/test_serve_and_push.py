@@ -109,7 +109,8 @@ def test_mistakes_of_options_are_said(tmp_path: Path) -> None:
     assert "no server" in hangscope("push", ".").stderr
     assert "no such file" in hangscope("push", "/nowhere", "--server", "http://127.0.0.1:9", **spool).stderr
     assert "not a server's address" in hangscope("push", "--server", "ftp://x", **spool).stderr
-    done = hangscope("serve", "--database", "postgresql://127.0.0.1:9/x", "--data", tmp_path)
+    token = ("--new-token", "agents", "--scope", "push")  # a server waits a minute for its database, a token does not
+    done = hangscope("serve", "--database", "postgresql://127.0.0.1:9/x", "--data", tmp_path, *token)
     assert done.returncode == 2
     assert "error: the database cannot be used" in done.stderr
 
