@@ -258,7 +258,7 @@ class Polling:
         asked += [(rank.number, recorder) for rank, recorder in outside]
         self.looks.begin(now, min((_launched(rank) for rank in moving), default=0), asked)
         for rank, recorder in outside:
-            self.looks.take(rank.number, recorder, self.outside.dump_with_stacks(rank, recorder))
+            self._take_look(rank, recorder, self.outside.dump_with_stacks(rank, recorder), with_stacks=True)
 
     # ---- answers -----------------------------------------------------------------------------------------------------
 
@@ -277,10 +277,7 @@ class Polling:
         if answer.status is not None:
             rank.server_answers = True
         if question.topic is Topic.CALL_SITES:
-            body = answer.body if answer.ok else b""
-            if rank.has_symbols:
-                rank.call_sites.take(question.recorder, body)
-            self.looks.take(rank.number, question.recorder, body)
+            self._take_look(rank, question.recorder, answer.body if answer.ok else b"", with_stacks=rank.has_symbols)
             return
         if question.topic is Topic.TRACEBACK:
             if answer.ok:
@@ -292,6 +289,12 @@ class Polling:
         if value is not None:
             rank.last_poll_at = time.time()
             self._take_json(rank, question, value, answer.seconds)
+
+    def _take_look(self, rank: WatchedRank, recorder: str, body: bytes, *, with_stacks: bool) -> None:
+        """Kept for a later hang: a rank that has ended by then is neither asked nor read."""
+        if with_stacks:
+            rank.call_sites.take(recorder, body)
+        self.looks.take(rank.number, recorder, body)
 
     def _take_json(self, rank: WatchedRank, question: Question, value: dict[str, Any], seconds: float) -> None:
         now = time.monotonic()

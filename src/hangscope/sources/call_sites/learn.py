@@ -4,6 +4,7 @@ A dump with stacks needs the rank's GIL, and in a hang the GIL is often held: vi
 wait in it. So a rank that moves is asked for one now and then (`looks.py`), and what it calls from where is kept: a map
 from (group, operation, sizes, the two calls before it) to lines. The first dump with stacks of a process imports
 torch._inductor unless torch._dynamo is there already (some seconds, torch 2.11 to 2.13): no rank is asked before it is.
+One that is read from outside needs neither, but its memory is gone once it has ended: it is read at the same times.
 """
 
 from __future__ import annotations
