@@ -115,6 +115,15 @@ def test_two_calls_that_changed_places_are_a_deadlock() -> None:
     assert (verdict.kind, accused(verdict)) == ("deadlock", [1])
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_ranks_that_leave_their_habit_at_once_are_a_deadlock(first: int) -> None:
+    """One against one is no majority, whichever has the lower number: neither call is the one that does not belong."""
+    habit = [Op(WORLD, line=80) for _ in range(20)]
+    ranks = {first: [*habit, stuck(Op("a", line=36))], 1 - first: [*habit, stuck(Op("b", line=41))]}
+    verdict = diagnose(job({WORLD: [0, 1], "a": [0, 1], "b": [0, 1]}, ranks))
+    assert (verdict.kind, accused(verdict), verdict.confidence) == ("deadlock", [0, 1], "medium")
+
+
 def of_torch_2_2(built: Job) -> Job:
     """The same job as torch 2.2 records it: no names, no members, one local number for all groups of a kind."""
     groups = tuple(

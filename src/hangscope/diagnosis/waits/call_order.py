@@ -123,7 +123,9 @@ def _unusual(ops: Operations, row: int, voters: Ints, calls: Ints) -> Iterator[O
     rank = int(ops.column("rank")[row])
     votes = Counter(calls[voters].tolist())
     start = ops.span(rank).start
-    usual, count = votes.most_common(1)[0]
+    (usual, count), *others_called = votes.most_common(2)
+    if others_called and others_called[0][1] == count:
+        return  # which of two is usual would be decided by the ranks' numbers
     own = np.flatnonzero(calls[start:row] == usual)
     # Who never makes that call has another role than those who do.
     if votes[int(calls[row])] * 2 < len(voters) and len(own):
