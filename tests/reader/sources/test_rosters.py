@@ -109,6 +109,21 @@ def test_incident_gives_the_job_its_frame(tmp_path: Path) -> None:
     assert "nothing from node gpu-a018" in whats and "stacks of rank 0" in whats
 
 
+@pytest.mark.parametrize("present", [["gpu-a017"], None])
+def test_of_a_node_that_gave_nothing_it_is_said_why(present: list[str] | None, tmp_path: Path) -> None:
+    """In the words of who captured it, also where no node gave anything; what else is missing there is no such node."""
+    reasons = [
+        {"what": "nothing from node gpu-a018", "why": "its step of srun did not answer", "node": "gpu-a018"},
+        {"what": "the kernel log", "why": "dmesg is not permitted", "node": "gpu-a017"},
+    ]
+    cluster = {"schema": "hangscope.ray/1", "nodes": [{"id": "1", "name": "gpu-a018", "alive": True}]}
+    manifest = {**MANIFEST, "nodes_present": present, "gaps": reasons}
+    job = job_of(tmp_path, {"incident.json": manifest, "ray/cluster.json": cluster})
+    absent = [(gap.node, gap.why) for gap in job.gaps if gap.what.startswith("nothing from node")]
+    assert absent == [("gpu-a018", "its step of srun did not answer")]
+    assert diagnose(job).headline.startswith("cannot tell: nothing came from 1 node,")
+
+
 def test_node_file_says_who_lives_and_who_answers(tmp_path: Path) -> None:
     """State, wait channel, GPU and whether Python answers are kept; a killed rank's control group is a kernel message."""
     job = job_of(tmp_path, {"incident.json": MANIFEST, "nodes/gpu-a017/node.json": NODE})

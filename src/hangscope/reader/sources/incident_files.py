@@ -68,7 +68,7 @@ class NodeFile:
 def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
     """An incident.json: what was captured, and which nodes are missing from it."""
     source = Source(file)
-    gaps = _absent_nodes(value.get("nodes_expected"), value.get("nodes_present"), source)
+    gaps = list(_absent_nodes(value, source))
     silent = tuple(_silent_nodes(value.get("silent_nodes"), source))
     gaps.extend(gap for line in silent if line.kind == FailureKind.AGENT_SILENT for gap in _unsaved(line))
     gaps.extend(gap for kind in _STARTUP_FAILURES for gap in _unread_ranks(kind, value.get(kind), source))
@@ -93,15 +93,19 @@ def read_manifest(value: Mapping[str, Any], file: str) -> Manifest:
     )
 
 
-def _absent_nodes(expected: object, present: object, source: Source) -> list[Gap]:
-    if not isinstance(expected, list) or not isinstance(present, list):
-        return []
-    here = set(map(str, present))
-    return [
-        Gap(f"nothing from node {node}", "it is not part of this incident", node=str(node), source=source)
-        for node in expected
-        if str(node) not in here
-    ]
+def _absent_nodes(value: Mapping[str, Any], source: Source) -> Iterator[Gap]:
+    """The expected nodes that left nothing, and why where whoever captured them wrote that down. Where no node is
+    known to be present, as in what was collected without folders of nodes, only those with a reason are absent."""
+    expected, present = value.get("nodes_expected"), value.get("nodes_present")
+    if not isinstance(expected, list):
+        return
+    reasons = {text(gap.get("what")): why for _, gap in _objects(value.get("gaps")) if (why := text(gap.get("why")))}
+    here = set(map(str, present)) if isinstance(present, list) else None
+    for node in map(str, expected):
+        what = f"nothing from node {node}"
+        if (what in reasons) if here is None else (node not in here):
+            why = reasons.get(what, "it is not part of this incident")
+            yield Gap(what, why[:_LONGEST_SENTENCE], node=node, source=source)
 
 
 def _startup_failure(kind: FailureKind, value: object, source: Source) -> Iterator[Failure]:

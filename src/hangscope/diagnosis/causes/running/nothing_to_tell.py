@@ -99,6 +99,9 @@ def _without_dumps(case: Case) -> str | None:
         return f"only stacks of {stacks} were found; no rank stands out"
     if facts.ras:
         return "cannot tell: NCCL's RAS points to no rank, and nothing was recorded"
+    absent = {gap.node for gap in case.job.gaps if gap.node and gap.what == f"nothing from node {gap.node}"}
+    if absent and not facts.log_ranks:
+        return f"cannot tell: nothing came from {plural(len(absent), 'node')}, and no rank was recorded elsewhere"
     unusable = [gap for gap in case.job.gaps if gap.source]
     if unusable and not facts.log_ranks:
         return f"cannot tell: {plural(len(unusable), 'file')} could not be used, and nothing else was found"
