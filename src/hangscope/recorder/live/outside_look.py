@@ -23,11 +23,14 @@ from hangscope.sources.flight_recorder.outside import CannotRead, dump_bytes, op
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 10.0
-TIMES_PAUSE = 1.3
+TIMES_PAUSE = 1.05
+"""So a pause is a twentieth of the wait so far. On a busy machine torch takes half a minute to load, and a job may hang
+and be cancelled within seconds of its first operation: it is not to be seen only after that."""
 GROUPS_S = 30.0
 """Groups seldom change; sooner where its recorder counts more of them than are known."""
 INIT_S = 1.0
 LONGEST_INIT_S = 3.0
+TIMES_INIT = 1.3
 MOST_BELOW = 256
 DUTY = 0.01
 """The share of one core that reading the rings of one rank may take, where nothing is urgent."""
@@ -110,7 +113,7 @@ class OutsideLook:
             arguments = None
         rank.note_init(now, inside=arguments is not None)
         rank.meets_at = _meets_at(pid, arguments) if arguments is not None else rank.meets_at
-        longer = pause if rank.groups else min(LONGEST_INIT_S, TIMES_PAUSE * pause)
+        longer = pause if rank.groups else min(LONGEST_INIT_S, TIMES_INIT * pause)
         self._next_groups[pid] = (now + (GROUPS_S if rank.groups else pause), longer)
 
     def read_doubtful_rings(self, rank: WatchedRank, now: float, threshold: float) -> None:
@@ -173,6 +176,7 @@ class OutsideLook:
             self._next_try[pid] = (now + pause, min(LONGEST_PAUSE_S, TIMES_PAUSE * pause))
             return False
         rank.progress.counts_alone = True
+        self._next_try.pop(pid, None)  # torch is there: its first operation may come at once
         return True
 
     def _give_up(self, rank: WatchedRank, error: CannotRead, now: float) -> None:
