@@ -16,7 +16,7 @@ finish() {
     case ${SLURM_JOB_ID:-} in '' | *[!0-9]*) return ;; esac
     rm -f "$STATE/jobs/$SLURM_JOB_ID"
     if [ -z "$(ls "$STATE/jobs")" ] && read -r agent <"$STATE/agent.pid"; then
-        case $(tr '\0' ' ' <"/proc/$agent/cmdline") in *hangscope*agent*) kill "$agent" ;; esac
+        case $(tr '\0' ' ' <"/proc/$agent/cmdline") in *hangscope*agent* | *prolog.sh*supervise*) kill "$agent" ;; esac
     fi
     case ${SLURM_JOB_UID:-} in '' | 0 | *[!0-9]*) return ;; esac
     # Slurm kills what is left of our process group when we end: we wait until the other one has left it.

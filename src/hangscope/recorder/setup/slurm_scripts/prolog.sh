@@ -16,6 +16,8 @@ supervise() {
         # shellcheck disable=SC2086
         env -i PATH="$PATH" LANG=C.UTF-8 HOME=/ "$COMMAND" agent $OPTIONS </dev/null >>"$where" 2>&1 &
         echo $! >"$STATE/agent.part" && mv -f "$STATE/agent.part" "$STATE/agent.pid"
+        # The last job may have ended before its Epilog could know this agent: nobody else would end it.
+        [ -n "$(ls "$jobs" 2>/dev/null)" ] || kill $!
         wait $!
         if [ $(($(date +%s) - begun)) -ge 30 ]; then pause=1; fi
         [ -z "$(ls "$jobs" 2>/dev/null)" ] || sleep $pause
