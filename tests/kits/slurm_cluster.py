@@ -226,6 +226,15 @@ class SlurmCluster:
         file = self.shared / f"slurm-{job}.out"
         return file.read_text(errors="replace") if file.exists() else ""
 
+    def at_rest(self, node: str, seconds: float = 60) -> None:
+        """Wait until no job is left on a node, and its Epilog has ended as well: srun ends before that."""
+        until = time.monotonic() + seconds
+        shown = f"sinfo -h -n {node} -O StateComplete:60,Reason:90"
+        while (state := self.on("login", shown).stdout.strip()).partition(" ")[0] != "idle":
+            if time.monotonic() > until:
+                raise RuntimeError(f"{node} is still {state} after {seconds} s:\n{self._logs()}")
+            time.sleep(0.1)
+
     def state(self, job: str) -> str:
         """As Slurm names it: RUNNING, CANCELLED, NODE_FAIL and so on."""
         shown = self.on("login", f"scontrol -o show job {job}", check=False).stdout

@@ -23,9 +23,14 @@ MARK = "HANGSCOPE_TEST"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """With `--dist=loadgroup`, tests that share jobs stay in the process that started them, others spread."""
+    """With `--dist=loadgroup`, tests that share jobs stay in the process that started them, others spread.
+
+    A file may name a group of its own, which it shares with others.
+    """
     assert isinstance(item, pytest.Function)
     item.add_marker("jobs")
+    if item.get_closest_marker("xdist_group"):
+        return
     for name, (*_, fixture) in item._fixtureinfo.name2fixturedefs.items():
         if fixture.scope == "module" and fixture.baseid == item.nodeid.partition("::")[0]:
             item.add_marker(pytest.mark.xdist_group(f"{fixture.baseid}::{name}"))

@@ -23,6 +23,7 @@ pytest.importorskip("torch")
 pytestmark = [
     pytest.mark.torch,
     pytest.mark.slurm,
+    pytest.mark.xdist_group("slurm"),
     pytest.mark.skipif(bool(slurm_cluster.missing()), reason=slurm_cluster.missing() or "Slurm is here"),
 ]
 
