@@ -93,6 +93,7 @@ def from_outside(node_dir: NodeDir, rank: WatchedRank) -> str:
         rank.take_groups({"groups": groups})
     for backend, dump in dumps.items():
         rank.take_full(backend, dump)
+        dump = rank.as_it_stood(backend, dump)
         if backend in KNOW_NO_MEMBERS and rank.groups:
             dump = {**dump, "pg_config": rank.members(backend)}
         name = f"dumps/{backend}_rank_{rank.number}.pickle"

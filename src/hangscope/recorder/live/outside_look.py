@@ -134,6 +134,8 @@ class OutsideLook:
             dump = self._read_ring(rank, recorder)
             if dump is not None:
                 rank.last_full[recorder] = dump
+                if isinstance(dump.get("pg_status"), dict) and dump["pg_status"]:
+                    rank.note_counters(recorder, dump["pg_status"])
 
     def dump_with_stacks(self, rank: WatchedRank, recorder: str) -> bytes:
         """As torch itself would write it; empty where it cannot be read now."""

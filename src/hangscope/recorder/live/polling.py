@@ -117,7 +117,10 @@ class Polling:
         self._look_at_boxes(time.monotonic())
         begun = time.thread_time()
         now = time.monotonic()
+        known = len(self)
         self.ranks.look(now, command, self._asker)
+        if len(self) > known:
+            self.outside.spent_once += time.thread_time() - begun
         if self.ranks.restarted:
             self.known_stalled.clear()
             self.looks = Looks(self.looks.every)
@@ -165,6 +168,7 @@ class Polling:
             if now >= rank.asked_at_failure + FAILURE_PAUSE_S:
                 rank.asked_at_failure = now
                 self.outside.read_before_the_end(rank)
+                rank.note_failure(self)
         rings: list[Question] = []
         for rank in self.living:
             socket = rank.process.socket

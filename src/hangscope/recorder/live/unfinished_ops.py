@@ -201,6 +201,17 @@ class RankProgress:
         )
         return any(each.created_ns > before.at_ns for each in launched) or (bool(before.box) and self.box != before.box)
 
+    def only_ended_since(self, before: ProgressSample) -> bool:
+        """Whether all that it had open at a sample has ended, and it has launched nothing since."""
+        pairs = {key: (each.enqueued, each.completed) for key, each in self.counters.items()}
+        was_open = any(enqueued > completed for enqueued, completed in before.counters.values())
+        if not (was_open or before.unfinished) or self.box != before.box or any(self._records()):
+            return False
+        launched_none = {key: enqueued for key, (enqueued, _) in pairs.items()} == {
+            key: enqueued for key, (enqueued, _) in before.counters.items()
+        }
+        return launched_none and all(enqueued <= completed for enqueued, completed in pairs.values())
+
     def _records(self) -> Iterator[tuple[str, int]]:
         for source, waiting in self.unfinished.items():
             if source != BOX:

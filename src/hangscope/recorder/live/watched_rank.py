@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,8 @@ class WatchedRank:
     pg_names: dict[tuple[str, str], str] = field(default_factory=dict)
     last_active: dict[str, Any] | None = None
     last_status: dict[str, Any] = field(default_factory=dict)
+    failed_in: set[str] = field(default_factory=set)
+    """The recorders of `stood_in` whose operation failed: a peer never launched it."""
     stood_in: dict[str, tuple[dict[str, Any], float]] = field(default_factory=dict)
     """The counters with which it had stood still, and when it was last seen so, where all that came after is that its
     operation ended: one that fails counts as completed (Gloo, torch 2.13), and a failed rank may take long to end."""
@@ -317,6 +320,7 @@ class WatchedRank:
         for source, dump in self.last_full.items():
             if dump.get("entries"):
                 table = self.members(source) if source != "nccl" else dump.get("pg_config")
+                dump = self.as_it_stood(source, dump)
                 found[source] = json.dumps({**dump, "pg_config": table or dump.get("pg_config")})
         return found
 
@@ -380,7 +384,38 @@ class WatchedRank:
                 self.stood_in[source] = (before, self.last_poll_at)
             elif not ended_only:
                 self.stood_in.pop(source, None)
+                self.failed_in.discard(source)
         self.last_status[source] = status
+
+    def note_failure(self, others: Iterable[WatchedRank]) -> None:
+        """What it stood in has ended while another rank never launched it: it failed, as that rank did."""
+        for source, (status, _) in self.stood_in.items():
+            launched = [
+                (_launched(other.last_status[source]), other) for other in others if source in other.last_status
+            ]
+            if any(
+                each[group] < number and other.group_label(source, group) == self.group_label(source, group)
+                for group, number in _launched(status).items()
+                for each, other in launched
+                if group in each
+            ):
+                self.failed_in.add(source)
+
+    def as_it_stood(self, source: str, dump: dict[str, Any]) -> dict[str, Any]:
+        """A ring as it was when the rank was last seen in an operation that has failed since: Gloo's recorder marks
+        that one finished, like any other. The same ring where nothing failed."""
+        if source not in self.failed_in:
+            return dump
+        status, polled_at = self.stood_in[source]
+        done = {group: counters["last_completed_collective"] for group, counters in status.items()}
+        entries = [
+            {**entry, "retired": False}
+            if entry.get("collective_seq_id", 0) > done.get(str(entry.get("pg_id")), 1 << 62)
+            and not entry.get("is_p2p")
+            else entry
+            for entry in rows(dump)
+        ]
+        return {**dump, "pg_status": status, "entries": entries, "polled_at": polled_at}
 
     def stood_s(self, now: float) -> float:
         """Seconds (of the monotonic clock) since its counters moved, or since it was first seen."""
