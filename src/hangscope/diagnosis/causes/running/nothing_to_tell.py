@@ -12,7 +12,7 @@ from hangscope.diagnosis.causes.shared.storage_words import mount_text, storage_
 from hangscope.diagnosis.evidence.code_lines import place
 from hangscope.diagnosis.phrases import ranks_text
 from hangscope.diagnosis.verdict import CauseKind, Finding
-from hangscope.model import Source
+from hangscope.model import Gap, Source
 from hangscope.text import plural, sentence, short, verb
 
 NOTHING_TO_TELL = Grounds(
@@ -99,13 +99,18 @@ def _without_dumps(case: Case) -> str | None:
         return f"only stacks of {stacks} were found; no rank stands out"
     if facts.ras:
         return "cannot tell: NCCL's RAS points to no rank, and nothing was recorded"
-    absent = {gap.node for gap in case.job.gaps if gap.node and gap.what == f"nothing from node {gap.node}"}
+    absent = {gap.node for gap in case.job.gaps if gap.node and _is_of_manifest(gap)}
     if absent and not facts.log_ranks:
         return f"cannot tell: nothing came from {plural(len(absent), 'node')}, and no rank was recorded elsewhere"
     unusable = [gap for gap in case.job.gaps if gap.source]
     if unusable and not facts.log_ranks:
         return f"cannot tell: {plural(len(unusable), 'file')} could not be used, and nothing else was found"
     return None
+
+
+def _is_of_manifest(gap: Gap) -> bool:
+    """Whether the list of an incident's nodes says it: of a node that gave nothing."""
+    return gap.rank is None and gap.source is not None and gap.source.file.rpartition("/")[2] == "incident.json"
 
 
 def _findings(case: Case) -> list[Finding]:
