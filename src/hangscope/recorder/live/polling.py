@@ -117,10 +117,7 @@ class Polling:
         self._look_at_boxes(time.monotonic())
         begun = time.thread_time()
         now = time.monotonic()
-        known = len(self)
         self.ranks.look(now, command, self._asker)
-        if len(self) > known:
-            self.outside.spent_once += time.thread_time() - begun
         if self.ranks.restarted:
             self.known_stalled.clear()
             self.looks = Looks(self.looks.every)
